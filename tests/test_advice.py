@@ -20,7 +20,7 @@ from tests.support.run_folders import error_of
 from voxgraft.cli import COMMANDS, run_cli
 from voxgraft.config.commands import DiagnoseSettings, EvaluateSettings, TokenizerProveSettings
 from voxgraft.config.data import DataImportSettings, DataReportSettings
-from voxgraft.core.errors import fill_placeholders, finding, raise_first_error
+from voxgraft.core.errors import VoxgraftError, fill_placeholders, finding, raise_first_error
 from voxgraft.core.files import read_text, write_text
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.import_command import data_import
@@ -57,6 +57,11 @@ def test_a_fix_names_what_the_command_line_names() -> None:
         filled = finding("graft-broken", "odd").cure, finding("base-moved", "odd", cure="see RUN/graft and BASE").cure
     assert filled == ("create it again with `voxgraft graft 'my run'`.", "see RUN/graft and C:\\1")
     assert "voxgraft graft RUN" in finding("graft-broken", "odd").cure
+    # A path with such a word stays as it is, also in an error that is made of a finding.
+    with fill_placeholders({"RUN": "my-BASE", "BASE": "the-RUN"}):
+        item = finding("base-moved", "odd", cure="RUN on BASE")
+        errors = [error_of(lambda: raise_first_error([item])), VoxgraftError.of(item)]
+    assert {item.cure, *(error.finding.cure for error in errors)} == {"my-BASE on the-RUN"}
 
 
 def test_the_number_of_further_errors_is_told_with_their_codes() -> None:

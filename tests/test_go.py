@@ -17,7 +17,7 @@ import pytest
 
 from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.cli import run_cli
-from voxgraft.config.commands import GoSettings
+from voxgraft.config.commands import ExportSettings, GoSettings
 from voxgraft.config.run import rewrite_run_yaml
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import compute_sha256
@@ -25,9 +25,10 @@ from voxgraft.core.run import RunFolder
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import read_manifest, write_manifest
 from voxgraft.demo.data import write_talks
+from voxgraft.export.command import export
 from voxgraft.graft.folder import load_graft
 from voxgraft.pipeline.command import GoResult, StageResult, run_pipeline
-from voxgraft.pipeline.stages import PIPELINE_STAGES
+from voxgraft.pipeline.stages import PIPELINE_STAGES, survey_stages
 
 ALL = list(PIPELINE_STAGES)
 DATA = ["import", "split"]
@@ -157,7 +158,7 @@ def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that
     )
     assert child.stdout is not None
     for line in child.stdout:
-        if line.startswith("import: runs"):
+        if line.startswith("import: starting"):
             break
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
     output = child.communicate(timeout=60)[0]
@@ -458,6 +459,26 @@ def test_terms_that_are_told_later_are_written_into_the_export(run: Path) -> Non
     assert ran(result) == ["export"]
     assert json.loads((run / "export" / "graft" / "terms.json").read_text(encoding="utf-8"))["data_licence"] == "CC0"
     assert ran(gone(run, data_licence="CC0", consent="asked", accept_terms=True)) == []
+
+
+def test_another_list_of_pronunciations_is_evaluated_and_exported(run: Path) -> None:
+    def stale() -> list[str]:
+        stages = survey_stages(GoSettings.model_validate({"run": run, "max_sentences": 2}), ("evaluate", "export"))
+        return [stage.name for stage in stages if stage.state in ("stale", "next")]
+
+    # Scores and exports from before: no name of the rules, and a graft.json that was written otherwise.
+    path = run / "eval" / "default" / "scores.json"
+    scores = json.loads(path.read_text(encoding="utf-8"))
+    assert scores["subject"].pop("text_rules") == load_graft(run / "graft").card.rules.identity
+    assert stale() == []
+    path.write_text(json.dumps(scores), encoding="utf-8")
+    assert stale() == []
+    (run / "pronunciations.tsv").write_text("ሰላም\tሰላማ\n", encoding="utf-8")
+    assert stale() == ["evaluate", "export"]
+    export(ExportSettings(model=run, to="graft", overwrite=True))
+    assert stale() == ["evaluate"]
+    (run / "pronunciations.tsv").unlink()
+    assert stale() == ["export"]
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from voxgraft.export.command import export
 from voxgraft.export.share import pull, push
 from voxgraft.graft.command import tokenizer_show
 from voxgraft.graft.folder import find_text_rules, load_graft, read_pronunciations
+from voxgraft.inspect.text import pronunciation_findings
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.text.normalize import NO_RULES, TextRules, TextRulesError, build_text_rules
 from voxgraft.text.normalize.generic import replay_changes
@@ -41,6 +42,37 @@ def test_whole_words_are_written_as_they_are_said() -> None:
     raw = TextRules(NO_RULES, pronunciations={"nasa": "ናሳ"})
     assert (raw.apply("NASA 3"), raw.is_raw) == ("ናሳ 3", False)
     assert text_rules_identity(raw)
+
+
+@pytest.mark.parametrize(
+    ("language", "fold", "listed", "found", "other"),
+    [
+        ("de", False, "Straße", ["Straße", "STRASSE", "STRAẞE", "strasse"], "Straßen"),
+        ("tr", False, "İstanbul", ["İstanbul", "İSTANBUL", "i̇stanbul"], "İstanbullu"),
+        ("el", False, "Ταΐστε", ["ταΐστε", "ΤΑΪ́ΣΤΕ"], "ταΐστέ"),
+        ("am", True, "ሠላም", ["ሠላም", "ሰላም"], "ሰላምታ"),
+        ("am", False, "ሠላም", ["ሠላም"], "ሰላም"),
+        ("uk", False, "п’ять", ["п'ять", "П’ЯТЬ", "пʼять"], "пять"),
+    ],
+)
+def test_a_listed_word_is_found_as_people_write_it(
+    language: str, fold: bool, listed: str, found: list[str], other: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pronunciations.tsv").write_text(f"{listed}\txyz\n", encoding="utf-8")
+    own = build_text_rules(language, fold_homophones=fold)
+    rules = replace(own, pronunciations=read_pronunciations(tmp_path / "pronunciations.tsv", own))
+    assert [rules.apply(f"a {word}.") for word in found] == ["a xyz."] * len(found)
+    assert "xyz" not in rules.apply(f"a {other}.")
+    again = replace(own, pronunciations=read_pronunciations(tmp_path / "pronunciations.tsv", rules))
+    assert again.identity == rules.identity
+
+
+def test_rules_from_before_keep_their_meaning() -> None:
+    """Lists of older grafts and exports: words were folded, and not normalised."""
+    stated = {**build_text_rules("am", fold_homophones=True).to_json(), "pronunciations": {"strasse": "x", "ሠላም": "y"}}
+    rules = TextRules.from_json(stated)
+    assert rules.apply("STRASSE Straße ሠላም") == "x Straße ሰላም"
+    assert rules.identity.endswith("+pronunciations-2618c6b6")
 
 
 @settings(max_examples=60, deadline=None)
@@ -81,10 +113,12 @@ def test_a_list_in_the_graft_or_the_run_counts_and_is_exported_with_it(tmp_path:
     graft = made_graft(tmp_path / "run", tiny_base(), "am", 3)
     before = load_graft(graft)
     (graft / "pronunciations.tsv").write_text("nasa\tናሳ\n", encoding="utf-8")
-    assert load_graft(graft).card.rules.pronunciations == {"nasa": "ናሳ"}
     run = tmp_path / "project"
     shutil.copytree(graft, run / "graft")
     (run / "run.yaml").write_text("language: am\n")
+    assert load_graft(run / "graft").card.rules.pronunciations == {"nasa": "ናሳ"}
+    # The run that made the graft has no list, so the copy in the graft is a withdrawn one.
+    assert load_graft(graft).card.rules == before.card.rules
     (run / "pronunciations.tsv").write_text("\ufeff# mine\nNASA\tናሰ\nukaz\tኡካዝ\n", encoding="utf-8")
     own = load_graft(run / "graft")
     assert own.card.rules.pronunciations == {"nasa": "ናሰ", "ukaz": "ኡካዝ"}
@@ -103,7 +137,33 @@ def test_a_list_in_the_graft_or_the_run_counts_and_is_exported_with_it(tmp_path:
     pulled = pull(PullSettings(source=str(tmp_path / "graft.zip"), folder=tmp_path / "pulled"))
     assert pulled.exit_code == 0
     assert load_graft(tmp_path / "pulled").card.rules == own.card.rules
-    assert "2 words respelled" in (shared / "README.md").read_text(encoding="utf-8")
+    readme = (shared / "README.md").read_text(encoding="utf-8")
+    assert "2 words respelled" in readme
+    assert "`ukaz` as `ኡካዝ`" in readme
+    # An emptied list is not exported, and graft.json is copied byte for byte, also one that is written otherwise.
+    card = json.loads((run / "graft" / "graft.json").read_text(encoding="utf-8"))
+    (run / "graft" / "graft.json").write_text(json.dumps(card), encoding="utf-8")
+    (run / "pronunciations.tsv").write_text("# none\n", encoding="utf-8")
+    export(ExportSettings(model=run / "graft", base=tiny_base(), to="graft", output=shared, overwrite=True))
+    assert not (shared / "pronunciations.tsv").exists()
+    assert (shared / "graft.json").read_bytes() == (run / "graft" / "graft.json").read_bytes()
+    assert load_graft(shared).card.rules == before.card.rules
+
+
+def test_the_check_names_listed_words_that_normalization_changes(tmp_path: Path) -> None:
+    graft = made_graft(tmp_path / "run", tiny_base(), "am", 3)
+    listed = graft.parent / "pronunciations.tsv"
+    listed.write_text("ሰላም\tሰ\n3 ቤት\tካፌ\n", encoding="utf-8")
+    assert load_graft(graft).card.rules.pronunciations == {"ሰላም": "ሰ", "ሶስት ቤት": "ካፌ"}
+    for place, level in ((graft, "note"), (tmp_path / "alone", "warning")):
+        if place != graft:
+            shutil.copytree(graft, place)
+            shutil.copyfile(listed, place / "pronunciations.tsv")
+        (item,) = pronunciation_findings(load_graft(place))
+        assert (item.code, item.level) == ("pronunciations-changed", level)
+        assert "1 listed word" in item.found
+    listed.write_text("ሰላም\tሰ\n", encoding="utf-8")
+    assert pronunciation_findings(load_graft(graft)) == []
 
 
 @pytest.mark.parametrize("name", ["chatterbox", "indextts2"])

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -71,6 +71,15 @@ def fill_placeholders(values: Mapping[str, str]) -> Iterator[None]:
         _PLACEHOLDERS.reset(token)
 
 
+def _fill_fix(text: str) -> str:
+    values = _PLACEHOLDERS.get()
+    if not values:
+        return text
+    # All at once: a path that is put in may itself contain such a word.
+    words = "|".join(map(re.escape, values))
+    return re.sub(rf"\b(?:{words})\b(?!/)", lambda match: values[match[0]], text)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that a check has to say. Level and cure come from the catalogue unless given."""
@@ -97,11 +106,7 @@ def finding(
 ) -> Finding:
     """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
     entry = CATALOGUE[code]
-    cure = cure or entry.cure
-    if values := _PLACEHOLDERS.get():
-        # All at once: a path that is put in may itself contain such a word.
-        words = "|".join(map(re.escape, values))
-        cure = re.sub(rf"\b(?:{words})\b(?!/)", lambda match: values[match[0]], cure)
+    cure = _fill_fix(cure or entry.cure)
     texts = [found, expected, str(where), cure]
     half = MAX_FINDING_CHARACTERS // 2 - 20  # the middle goes: names differ at their ends
     for number, text in enumerate(texts):
@@ -121,7 +126,11 @@ class VoxgraftError(Exception):
     @classmethod
     def of(cls, item: Finding) -> Self:
         """The error that says what a finding says."""
-        return cls(item.code, item.found, expected=item.expected, where=item.where, cure=item.cure)
+        token = _PLACEHOLDERS.set({})  # they are filled in the finding already, with paths that may contain such words
+        try:
+            return cls(item.code, item.found, expected=item.expected, where=item.where, cure=item.cure)
+        finally:
+            _PLACEHOLDERS.reset(token)
 
     @property
     def code(self) -> str:
@@ -177,7 +186,7 @@ def raise_first_error(findings: Iterable[Finding]) -> None:
     others = ", ".join(dict.fromkeys(item.code for item in errors[1:] if item.code != first.code))
     count = "There is another error" if len(errors) == 2 else f"There are {len(errors) - 1} more errors"
     more = f" {count} ({others}); `voxgraft check RUN` lists all." if others else ""
-    raise GraftError(first.code, first.found, expected=first.expected, where=first.where, cure=first.cure + more)
+    raise GraftError.of(replace(first, cure=first.cure + _fill_fix(more)))
 
 
 def find_nearest_name(name: str, valid: list[str]) -> str | None:

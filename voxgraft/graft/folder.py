@@ -188,7 +188,7 @@ def add_pronunciations(stated: Any, folder: Path) -> Any:
     # A list in a graft is taken as it is: a graft from before keeps its meaning, and later ones hold normalised words.
     words = read_pronunciations(path, rules) if is_file(path) else {}
     if not words:
-        return without_list or None
+        return stated and without_list
     return {**(without_list or {"version": NO_RULES}), "pronunciations": words}
 
 

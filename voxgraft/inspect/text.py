@@ -19,13 +19,13 @@ from voxgraft.checkpoints.load import find_dangerous_globals
 from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
-from voxgraft.core.files import is_folder
+from voxgraft.core.files import is_file, is_folder
 from voxgraft.core.languages import describe_character
-from voxgraft.core.results import Table
+from voxgraft.core.results import Table, pluralize
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import resolve_manifest_path
-from voxgraft.graft.folder import GRAFT_CARD_NAME, ROWS_NAME
+from voxgraft.graft.folder import GRAFT_CARD_NAME, ROWS_NAME, Graft, find_pronunciations, read_pronunciations
 from voxgraft.graft.rows import RowCount, text_table_findings
 from voxgraft.inspect.body import read_optimizer_snapshot, read_row_moments
 from voxgraft.inspect.rows import are_last_rows_unread, is_unread_row
@@ -456,8 +456,9 @@ def text_rule_findings(subject: CheckSubject) -> list[Finding]:
         return []
     if graft.card.text is None:
         return [finding("text-rules-missing", f"{GRAFT_CARD_NAME} states no text rules", where=graft.folder)]
+    findings = pronunciation_findings(graft)
     if run is None:
-        return []
+        return findings
     manifest = resolve_manifest_path(subject.settings.data.dataset, RunFolder(run).data)
     used = {
         str(rules.get("text"))
@@ -469,9 +470,25 @@ def text_rule_findings(subject: CheckSubject) -> list[Finding]:
     imported = replace(graft.card.rules, pronunciations={}).identity
     other = sorted(used - {imported})
     if not other:
-        return []
+        return findings
     found = f"clips were imported with the rules {', '.join(other)}"
-    return [finding("text-rules-import", found, expected=imported, where=manifest.parent)]
+    return [*findings, finding("text-rules-import", found, expected=imported, where=manifest.parent)]
+
+
+def pronunciation_findings(graft: Graft) -> list[Finding]:
+    """Listed words that normalization writes otherwise: a run's list follows it, and a graft's own does not."""
+    path = find_pronunciations(graft.folder)
+    if path is None or not is_file(path):
+        return []
+    rules = graft.card.rules
+    changed = {word: now for word in read_pronunciations(path) if (now := rules.normalize_word(word)) != word}
+    if not changed:
+        return []
+    shown = ", ".join(f"{word!r:.40} as {now!r:.40}" for word, now in list(changed.items())[:_NUM_EXAMPLES])
+    found = f"normalization writes {pluralize(len(changed), 'listed word')} otherwise: {shown}"
+    if path.parent != graft.folder:
+        return [finding("pronunciations-changed", f"{found}; this is how they are found", where=path, level="note")]
+    return [finding("pronunciations-changed", f"{found}; the graft's list never finds them", where=path)]
 
 
 def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") -> list[Finding]:

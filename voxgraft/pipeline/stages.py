@@ -68,8 +68,12 @@ from voxgraft.graft.folder import (
     MERGED_CARD_NAME,
     MERGED_FOLDER_NAME,
     ROWS_NAME,
+    TEXT_FOLDER,
+    TEXT_RULES_NAME,
     GraftCard,
+    add_pronunciations,
     load_graft,
+    parse_text_rules,
     read_graft_card,
     read_merged_card,
 )
@@ -472,7 +476,17 @@ def _hash_trained_output(run: RunFolder) -> dict[str, str]:
 def are_scores_current(run: RunFolder, scores: Mapping[str, Any]) -> bool:
     """Whether the content of a scores.json is about what the run's last training has left."""
     subject = scores.get("subject")
-    return isinstance(subject, dict) and subject.items() >= _hash_trained_output(run).items()
+    if not isinstance(subject, dict) or not subject.items() >= _hash_trained_output(run).items():
+        return False
+    # Hashes leave out the pronunciations, which may change after training.
+    if detect_trained_output(run, RunJournal(run.journal).read()) == "merged":
+        folder = run.path / MERGED_FOLDER_NAME
+        rules = parse_text_rules(add_pronunciations(read_merged_card(folder).get("text"), folder), folder)
+    else:
+        rules = read_graft_card(run.graft).rules
+    if "text_rules" in subject:
+        return bool(subject["text_rules"] == rules.identity)
+    return (subject.get("pronunciations") or {}) == rules.pronunciations  # scores from before have no name of the rules
 
 
 def _decide_evaluate(work: PipelineContext) -> StageDecision:
@@ -525,7 +539,7 @@ def _decide_export(work: PipelineContext) -> StageDecision:
         return StageDecision(True, f"no export for {kind} yet", f"there was no export for {kind} yet")
     if kind == "graft":
         expected_hashes = {GRAFT_CARD_NAME: compute_sha256(work.run.graft / GRAFT_CARD_NAME)}
-        current = _has_files(folder, expected_hashes)
+        current = _has_files(folder, expected_hashes) and _has_rules(folder, work.card)
     elif kind == "peft":
         card = work.card
         current = _has_files(folder, {} if card is None else {ROWS_NAME: card.rows_sha256, **(card.adapter or {})})
@@ -533,8 +547,11 @@ def _decide_export(work: PipelineContext) -> StageDecision:
         card_path = folder / EXPORT_CARD_NAME
         made_of = _read_json_object(card_path, MAX_CARD_BYTES).get("made_of") if is_file(card_path) else None
         current = isinstance(made_of, dict) and made_of.items() >= _hash_trained_output(work.run).items()
+        current = current and _has_rules(folder, work.card)
     if not current:
-        return StageDecision(True, f"{folder.name} was exported from another model", is_stale=True)
+        return StageDecision(
+            True, f"{folder.name} was exported from another model or list of pronunciations", is_stale=True
+        )
     # What flags say now, and the export does not.
     terms, go_settings = read_terms(folder), work.go_settings
     if go_settings.data_licence is not None and (terms is None or terms.data_licence != go_settings.data_licence):
@@ -548,6 +565,20 @@ def _decide_export(work: PipelineContext) -> StageDecision:
 
 def _has_files(folder: Path, hashes: Mapping[str, str]) -> bool:
     return all(is_file(folder / name) and compute_sha256(folder / name) == hashes[name] for name in hashes)
+
+
+def _has_rules(folder: Path, card: GraftCard | None) -> bool:
+    """Whether an export has the text rules of the run, pronunciations included; true for one that has no rules."""
+    try:
+        if is_file(path := folder / TEXT_FOLDER / TEXT_RULES_NAME):
+            exported = parse_text_rules(read_json(path), path)
+        elif is_file(folder / GRAFT_CARD_NAME):
+            exported = read_graft_card(folder).rules
+        else:
+            return True
+    except VoxgraftError:
+        return False
+    return card is not None and exported.identity == card.rules.identity
 
 
 def _run_export(work: PipelineContext) -> ExportResult:
