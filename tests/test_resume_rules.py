@@ -169,3 +169,17 @@ def test_a_step_with_old_names_and_equal_values_has_not_changed(trained: WholeRu
     result = run.train(train_steps=6)
     assert (result.start, result.outcome.step) == (4, 6)
     assert {line["key"] for line in run.journal("changed")} == {"train.steps", "learning rate factor at step 5"}
+
+
+def test_a_step_of_format_2_with_the_old_name_of_the_full_backbone_has_not_changed(
+    trained: WholeRun, tmp_path: Path
+) -> None:
+    run = trained.copied(tmp_path / "run")
+    values = dict(load_step(run.folder).state.values)
+    options = dict(values["identity"]["options"])
+    options["full_body"] = options.pop("full_backbone")
+    values["identity"] = {**values["identity"], "options": options}
+    edit_state(run.folder.step(4), format=2, values=values)
+    result = run.train(train_steps=6)
+    assert (result.start, result.outcome.step) == (4, 6)
+    assert "train.full_backbone" not in {line["key"] for line in run.journal("changed")}

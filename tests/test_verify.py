@@ -80,6 +80,29 @@ def test_a_second_run_hears_only_what_changed_and_judges_new_texts(told: tuple[P
     assert next(clip for clip in clips if clip.id == "c4").rejected == ()
 
 
+def test_a_line_cut_inside_a_character_does_not_stop_the_next_run(told: tuple[Path, str]) -> None:
+    folder, recognizer = told
+    _verify(folder, recognizer=recognizer)
+    heard = folder / "heard.jsonl"
+    heard.write_bytes(heard.read_bytes().rstrip(b'\n"}')[: -len(b', "by_sound": false') - 3])
+    with pytest.raises(UnicodeDecodeError):
+        heard.read_text(encoding="utf-8")
+    for calls in (41, 41):  # only the clip of the broken line is heard again, and its new line is whole
+        _verify(folder, recognizer=recognizer)
+        assert len((folder / "calls").read_text().split()) == calls
+
+
+def test_a_clip_that_cannot_be_read_keeps_its_mark(told: tuple[Path, str]) -> None:
+    folder, recognizer = told
+    before = next(clip for clip in _verify(folder, recognizer=recognizer)[1] if clip.id == "c4")
+    for damage in (b"damaged", None):
+        audio = folder / "clips" / "c4.flac"
+        audio.unlink() if damage is None else audio.write_bytes(damage)
+        values, clips = _verify(folder, recognizer=recognizer)
+        assert values["missing_audio"] == ["c4"]
+        assert next(clip for clip in clips if clip.id == "c4") == before
+
+
 def test_a_report_keeps_the_mark_and_a_clip_can_be_taken_back(told: tuple[Path, str]) -> None:
     folder, recognizer = told
     _verify(folder, recognizer=recognizer)
@@ -114,7 +137,9 @@ def test_a_language_that_whisper_or_a_program_cannot_hear_is_refused(tmp_path: P
     with pytest.raises(VoxgraftError) as caught:
         _verify(tmp_path, recognizer="nothing")
     assert caught.value.code == "recognizer-unknown"
-    assert _verify(tmp_path)[0]["clips"] == 0
+    done = data_verify(DataVerifySettings(dataset=tmp_path))
+    assert done.to_json()["clips"] == 0
+    assert not any("None" in str(line) for line in done.lines())
 
 
 @pytest.mark.long(fast="en")

@@ -7,6 +7,7 @@ where letters, edges and pace agree. Both write a list with times, which the ord
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -30,11 +31,10 @@ from voxgraft.audio.metrics import (
 )
 from voxgraft.config.data import DataAlignSettings, DataImportSettings, DataTranscribeSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import AudioError, ConfigError, TextError
-from voxgraft.core.files import atomic_write, is_file, write_json
+from voxgraft.core.errors import AudioError, ConfigError, TextError, finding
+from voxgraft.core.files import atomic_write, is_file, parse_json, read_lines, require_file, write_json
 from voxgraft.core.languages import base_language
 from voxgraft.core.results import Line, SimpleResult, Table, pluralize
-from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.import_command import DataImportResult, data_import
 from voxgraft.data.segment import split_sentences
 from voxgraft.data.sources import sanitize_name
@@ -165,13 +165,14 @@ def align_symbols(meant: str, heard: str) -> NDArray[np.int64]:
     if not rows or not columns:
         return found
     # Readers keep to the text, so only cells near the diagonal are compared.
-    band = min(columns, max(MIN_BAND, columns // 5))
+    # Neighbouring rows must share columns, also if a short text is compared with thousands of sounds.
+    band = min(columns, max(MIN_BAND, columns // 5, 2 * (columns // rows + 1)))
     if rows * band > MAX_CELLS:
         told = f"a text of {rows:,} sounds and a recording of {columns:,}"
         raise TextError("align-too-long", told, expected=f"at most {MAX_CELLS // band:,} sounds at once")
     codes = {symbol: at for at, symbol in enumerate(dict.fromkeys(meant + heard))}
     text, said = (np.array([codes[symbol] for symbol in one], np.int32) for one in (meant, heard))
-    starts = np.clip((np.arange(rows + 1) * columns // max(1, rows)) - band // 2, 0, columns - band + 1)
+    starts = np.clip((np.arange(rows + 1) * columns // max(1, rows)) - band // 2, 0, columns - band)
     steps = np.zeros((rows + 1, band + 1), np.uint8)  # 0: both advance, 1: a symbol was not heard, 2: one too much
     width = np.arange(band + 1)
     before = (width * GAP_COST).astype(np.float64)
@@ -272,7 +273,7 @@ def _place_sentence(
     strays = sum(not start <= time <= end for time in times)
     edges = (
         (symbols[:EDGE_SYMBOLS], inside[: EDGE_SYMBOLS + 2]),
-        (symbols[-EDGE_SYMBOLS:], inside[-EDGE_SYMBOLS - 2 :]),
+        (symbols[::-1][:EDGE_SYMBOLS], inside[::-1][: EDGE_SYMBOLS + 2]),  # from the end inwards
     )
     agreement = min(1 - _edge_distance(meant, said) / max(1, len(meant)) for meant, said in edges)
     checks = {
@@ -286,7 +287,7 @@ def _place_sentence(
 
 
 def _edge_distance(meant: str, said: str) -> int:
-    """Edits at an edge, whatever is recognized behind the edge's own sounds."""
+    """Edits at an edge, whatever is recognized behind the edge's own sounds. The edge is at the start of both."""
     return min(edit_distance(meant, said[:cut]) for cut in range(max(0, len(meant) - 2), len(said) + 1)) if said else 8
 
 
@@ -323,7 +324,8 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
         | {"confidence": one.confidence}
         for one in accepted
     ]
-    done = _import_rows(settings, settings.recording, rows)
+    listed = _list_path(settings.dataset, settings.recording)
+    done = _import_rows(settings, settings.recording, listed, rows) if rows else None
     report = {
         "recording": str(settings.recording),
         "sentences": [
@@ -331,7 +333,7 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
             for one in found
         ],
     }
-    place = settings.dataset / LISTS_FOLDER / f"{sanitize_name(settings.recording.stem)}.json"
+    place = listed.with_name(f"{listed.stem}.json")
     place.parent.mkdir(parents=True, exist_ok=True)
     write_json(place, report, overwrite=True)
     values: dict[str, Any] = {
@@ -358,54 +360,88 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
 def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
     """Transcribe recordings without texts, and import it, marked as made by a machine."""
     recognizer = open_recognizer(settings.recognizer)
-    results, made, empty = [], 0, []
-    for recording in settings.recordings:
-        listed = settings.dataset / LISTS_FOLDER / f"{sanitize_name(recording.stem)}.jsonl"
+    listed = {_list_path(settings.dataset, recording): recording for recording in settings.recordings}
+    before = {place: _read_first_row(place) for place in listed}
+    for place, recording in listed.items():
+        if before[place] and "machine_made" not in before[place]:
+            told = f"{recording.name} was imported with its text (data align), and a transcript would replace it"
+            cure = "leave this recording out; or delete the list, to replace its clips by a transcript."
+            raise ConfigError("import-settings", told, where=place, cure=cure)
+    longest = min(settings.longest or MAX_PHRASE_SECONDS, MAX_PHRASE_SECONDS)
+    results, made, silent, empty = [], 0, 0, []
+    for place, recording in listed.items():
+        status = require_file(recording).stat()
+        made_from = {"recognizer": recognizer.name, "language": settings.language, "longest": longest}
+        made_from |= {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
         rows: list[dict[str, Any]] | None = None
-        if not is_file(listed):  # heard before: the import continues where it was
-            longest = min(settings.longest or MAX_PHRASE_SECONDS, MAX_PHRASE_SECONDS)
+        if before[place].get("made_from") != made_from:  # else only the import is repeated
             heard = transcribe_recording(recording, recognizer, settings.language, longest)
             if heard.by_sound:
                 found = f"{recognizer.name} does not know {settings.language!r}"
                 raise ConfigError("recognizer-language", found, where=recognizer.name)
             rows = [
                 {"text": text, "start": max(0.0, start - PHRASE_LEAD_SECONDS), "end": end + PHRASE_TAIL_SECONDS}
-                | {"machine_made": recognizer.name}
+                | {"machine_made": recognizer.name, "made_from": made_from}
                 for start, end, text in heard.phrases
                 if text.strip()
             ]
             made += len(rows)
+            silent += len(heard.phrases) - len(rows)
             if not rows:
-                empty.append(recording.name)
+                empty.append(str(recording))
                 continue
-        done = _import_rows(settings, recording, rows)
-        if done is not None:
-            results.append(done)
+        results.append(_import_rows(settings, recording, place, rows))
     values = {
         "transcribed": made,
+        "without_words": silent,
         "recognizer": recognizer.name,
         "empty": empty,
         "imports": [done.to_json() for done in results],
     }
     lines: list[Line] = [f"{pluralize(made, 'phrase')} transcribed with {recognizer.name}"]
+    if silent:
+        lines.append(f"no words were recognized in {pluralize(silent, 'other phrase')}")
     lines += [f"no speech was recognized in {name}" for name in empty]
     lines += [line for done in results for line in done.lines()]
     lines.append("these texts were made by a machine: review them in `voxgraft ui`, or check them with `data verify`")
-    return SimpleResult(values, tuple(lines), max((done.exit_code for done in results), default=int(bool(empty))))
+    exit_code = max((done.exit_code for done in results), default=0)
+    # The same limit as for sources of an import that give no clip.
+    allowed = DataImportSettings.model_fields["max_left_out"].default
+    if len(empty) > allowed * len(listed):
+        told = f"{len(empty):,} of {pluralize(len(listed), 'recording')} gave no text"
+        cure = "listen to these recordings; leave them out, or use another --recognizer."
+        lost = finding("import-left-out", told, expected=f"at most {allowed:.0%}", where=settings.dataset, cure=cure)
+        lines += lost.lines()
+        exit_code = 1
+    return SimpleResult(values, tuple(lines), exit_code)
+
+
+def _list_path(dataset: Path, recording: Path) -> Path:
+    """The list of a recording. Its name has a hash of the path: chapters may be ch1/audio.mp3 and ch2/audio.mp3."""
+    mark = hashlib.sha256(os.fsencode(os.path.realpath(recording))).hexdigest()[:8]
+    return dataset / LISTS_FOLDER / f"{sanitize_name(recording.stem)[:70]}-{mark}.jsonl"
+
+
+def _read_first_row(place: Path) -> dict[str, Any]:
+    """The first row of a list, which says how the list was made; empty if there is none."""
+    if not is_file(place) or not place.stat().st_size:
+        return {}
+    row = next((parse_json(line, place) for _, line in read_lines(place)), None)
+    return row if isinstance(row, dict) else {}
 
 
 def _import_rows(
-    settings: DataAlignSettings | DataTranscribeSettings, recording: Path, rows: Sequence[dict[str, Any]] | None
-) -> DataImportResult | None:
+    settings: DataAlignSettings | DataTranscribeSettings,
+    recording: Path,
+    place: Path,
+    rows: Sequence[dict[str, Any]] | None,
+) -> DataImportResult:
     """Write the list of a recording into the dataset, and import it. None for rows: the list exists."""
-    place = DatasetFolder(settings.dataset).folder / LISTS_FOLDER / f"{sanitize_name(recording.stem)}.jsonl"
     if rows is not None:
-        if not rows:
-            return None
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(place, overwrite=True) as stream:
             for row in rows:
-                line = {"audio": os.path.abspath(recording), "recording": sanitize_name(recording.stem), **row}
+                line = {"audio": os.path.abspath(recording), "recording": place.stem, **row}
                 stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
     options = settings.model_dump(
         include={"dataset", "language", "speaker", "rate", "format", "family", "shortest", "longest", "workers"}

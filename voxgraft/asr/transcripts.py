@@ -22,7 +22,7 @@ from voxgraft.audio.files import read_clip_audio, resample
 from voxgraft.config.data import DataVerifySettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, VoxgraftError
-from voxgraft.core.files import is_file, parse_json, read_lines
+from voxgraft.core.files import MAX_TEXT_BYTES, is_file, parse_json, read_bytes
 from voxgraft.core.languages import base_language
 from voxgraft.core.results import Line, SimpleResult, Table, pluralize
 from voxgraft.data.folder import DatasetFolder, open_dataset_folder
@@ -117,13 +117,13 @@ def _hear_dataset(
 ) -> dict[str, tuple[str, bool]]:
     """The transcript of every clip whose file can be read, by id. Clips that were transcribed before are left out."""
     path, known = dataset.folder / HEARD_FILE, dict[str, tuple[str, str, bool]]()
-    if is_file(path) and path.stat().st_size:
-        for _, line in read_lines(path):
-            try:
-                entry = parse_json(line, path)
-                known[str(entry["id"])] = str(entry["key"]), str(entry["heard"]), bool(entry["by_sound"])
-            except (VoxgraftError, KeyError, TypeError):
-                continue  # the last line of a run that was killed
+    written = read_bytes(path, MAX_TEXT_BYTES) if is_file(path) and path.stat().st_size else b""
+    for line in written.split(b"\n"):
+        try:
+            entry = parse_json(line.decode(), path)
+            known[str(entry["id"])] = str(entry["key"]), str(entry["heard"]), bool(entry["by_sound"])
+        except (VoxgraftError, UnicodeDecodeError, KeyError, TypeError):
+            continue  # cut off where a run was killed, perhaps inside a character
     keys = {}
     for clip in clips:
         file = clip.resolve_audio(dataset.folder)
@@ -138,6 +138,8 @@ def _hear_dataset(
         progress.progress_task("listening to clips", sum(map(len, left.values()))) as advance,
         path.open("a", encoding="utf-8") as stream,
     ):
+        if written and not written.endswith(b"\n"):
+            stream.write("\n")  # else the next entry would be a part of the broken line
         for language, own in left.items():
             own.sort(key=lambda clip: clip.seconds)  # clips of one length go through together
             for first in range(0, len(own), BATCH_CLIPS):
@@ -178,12 +180,13 @@ def data_verify(settings: DataVerifySettings) -> SimpleResult:
         limits = _outlier_limits(clips, scores, settings.outlier)
         judged = []
         for clip in clips:
+            if clip.id not in scores:  # its audio cannot be read: an earlier judgement stays
+                judged.append(clip)
+                continue
             others = tuple(reason for reason in clip.rejected if reason != TEXT_MISMATCH)
-            is_marked = clip.id in scores and scores[clip.id] > limits[clip.language]
-            own = {"heard": heard[clip.id][0], "disagreement": scores[clip.id]} if clip.id in scores else {}
-            kept = {key: value for key, value in clip.other.items() if key not in ("heard", "disagreement")}
-            reasons = (*others, TEXT_MISMATCH) if is_marked else others
-            judged.append(replace(clip, rejected=reasons, other={**kept, **own}))
+            reasons = (*others, TEXT_MISMATCH) if scores[clip.id] > limits[clip.language] else others
+            own = {"heard": heard[clip.id][0], "disagreement": scores[clip.id]}
+            judged.append(replace(clip, rejected=reasons, other={**clip.other, **own}))
         if judged != clips:
             write_manifest(dataset.manifest, judged)
     ranked = sorted((clip for clip in judged if clip.id in scores), key=lambda clip: (-scores[clip.id], clip.id))
@@ -199,7 +202,8 @@ def data_verify(settings: DataVerifySettings) -> SimpleResult:
         "by_sound": sorted({clip.language for clip in ranked if heard[clip.id][1]}),
         "missing_audio": missing,
     }
-    lines: list[Line] = [f"{pluralize(len(ranked), 'clip')} compared with {recognizer.name}, median {values['median']}"]
+    median = f", median disagreement {values['median']}" if scores else ""
+    lines: list[Line] = [f"{pluralize(len(ranked), 'clip')} compared with {recognizer.name}{median}"]
     if values["by_sound"]:
         lines.append(
             f"compared by classes of sounds, since {recognizer.name} does not know {', '.join(values['by_sound'])}"

@@ -48,8 +48,9 @@ if TYPE_CHECKING:  # training needs no pydantic, and `clean` no torch
     from voxgraft.config.commands import CleanSettings
 
 
-STATE_FORMAT = 2
-"""Of state.json and the tensors beside it. 2: options have the names of the settings (1: older names for some)."""
+STATE_FORMAT = 3
+"""Of state.json and the tensors beside it. Each format has the option names of its time: see `RENAMED_SETTINGS`.
+A renamed option needs a new format, since options are compared by name when a run is resumed."""
 STEP_MANIFEST_NAME, STEP_STATE_NAME = "manifest.json", "state.json"
 SYNC_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """Errors of file systems that cannot sync a folder (some network and user-space ones); saving ignores them."""
@@ -76,7 +77,7 @@ class TrainState:
 
 StateMigration = Callable[[TrainState], TrainState]
 STATE_MIGRATIONS: dict[int, StateMigration] = {
-    1: lambda state: replace(state, values=rename_saved_values(state.values))
+    number: lambda state: replace(state, values=rename_saved_values(state.values)) for number in range(1, STATE_FORMAT)
 }
 """For every older format that can still be opened: how its state becomes one of the next format."""
 
@@ -201,7 +202,7 @@ def read_step_state(folder: StepFolder) -> dict[str, Any]:
 def read_step_values(folder: StepFolder) -> dict[str, Any]:
     """The values of a step, without its tensors, by today's names."""
     state = read_step_state(folder)
-    return rename_saved_values(state["values"]) if state["format"] == 1 else dict(state["values"])
+    return rename_saved_values(state["values"]) if state["format"] < STATE_FORMAT else dict(state["values"])
 
 
 class StepLoadResult(NamedTuple):

@@ -127,6 +127,7 @@ RENAMED_SETTINGS = {
     "evaluate.recogniser": "evaluate.recognizer",
     "recogniser": "recognizer",
     "listener": "recognizer",
+    "grown": "extended",
     "most": "max_sentences",
     "anew": "force",
     "which": "variant",
@@ -151,7 +152,7 @@ def rename_saved_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_saved_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a step of state format 1 with the option names of format 2."""
+    """The values of a step of an older state format, with today's option names."""
     renamed = {_new_option_name(name): value for name, value in values.items()}
     identity = values.get("identity")
     if isinstance(identity, Mapping) and isinstance(options := identity.get("options"), Mapping):

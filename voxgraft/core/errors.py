@@ -98,9 +98,10 @@ def finding(
     """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
     entry = CATALOGUE[code]
     cure = cure or entry.cure
-    for word, value in _PLACEHOLDERS.get().items():
-        # A path may contain a backslash, which is special in a replacement.
-        cure = re.sub(rf"\b{word}\b(?!/)", value.replace("\\", r"\\"), cure)
+    if values := _PLACEHOLDERS.get():
+        # All at once: a path that is put in may itself contain such a word.
+        words = "|".join(map(re.escape, values))
+        cure = re.sub(rf"\b(?:{words})\b(?!/)", lambda match: values[match[0]], cure)
     texts = [found, expected, str(where), cure]
     half = MAX_FINDING_CHARACTERS // 2 - 20  # the middle goes: names differ at their ends
     for number, text in enumerate(texts):

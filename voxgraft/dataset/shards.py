@@ -86,8 +86,8 @@ class ClipDataset(ABC):
         """The family's arrays, not to be written to."""
 
     def voice_clip(self, clip: int) -> Clip:
-        """Codes and voice of a clip, as `Family.condition` takes them."""
-        return Clip(self.codes(clip), self.voice(clip))
+        """Codes, voice and length of a clip, as `Family.condition` takes them."""
+        return Clip(self.codes(clip), self.voice(clip), seconds=self.infos[clip].seconds)
 
     def shard_files(self) -> Mapping[Path, str]:
         """Files whose bytes are still to be compared with the SHA-256 that the set states for them; none by default."""

@@ -246,6 +246,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             "step": after.step,
             "label": after.label,
             "pronunciations": dict(after.text_encoder.rules.pronunciations),
+            "text_rules": after.text_encoder.rules.identity,
             "keeps_base": after.keeps_base,
             "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
             # The card has the hashes of all parts of the graft. None where something else was evaluated.

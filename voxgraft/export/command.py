@@ -64,7 +64,7 @@ from voxgraft.graft.folder import (
     collect_versions,
     format_graft_readme,
     load_graft,
-    write_graft_card,
+    write_pronunciations,
 )
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import GROWN, MERGED, Family, UpstreamFolder
@@ -209,7 +209,8 @@ def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms
     with atomic_write_folder(output) as new:
         if kind == "graft":
             shutil.copytree(source.graft.folder, new, dirs_exist_ok=True)
-            write_graft_card(new, card)  # a list of pronunciations in the run goes with the graft
+            # The run's list goes with the graft. graft.json stays byte for byte: `go` compares it with the run's.
+            write_pronunciations(new, card.rules)
             usage = (
                 f"    voxgraft speak TEXT --graft {output.name} --base BASE\n\nBASE is the folder of the base above."
             )

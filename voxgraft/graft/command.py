@@ -207,7 +207,7 @@ def graft(settings: GraftSettings) -> GraftResult:
         language, normalize=tokenizer_settings.normalise, fold_homophones=tokenizer_settings.fold_homophones
     )
     if is_file(listed := settings.run / PRONUNCIATIONS_NAME):
-        rules = replace(rules, pronunciations=read_pronunciations(listed))
+        rules = replace(rules, pronunciations=read_pronunciations(listed, rules))
     learned = None
     if tokenizer_settings.file is not None:
         grown, chosen = open_tokenizer(tokenizer_settings.file), f"{tokenizer_settings.file}, as given"

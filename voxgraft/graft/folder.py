@@ -38,6 +38,7 @@ from voxgraft.models import family_names, get_family, resolve_base_family, resol
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import NO_RULES, TextRules, TextRulesError
+from voxgraft.text.normalize.rules import caseless_key, fold_word
 from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ GRAFT_FORMAT = "voxgraft-graft-1"
 # Words and their respellings, one pair a line with a tab. A file in the run replaces that of its graft.
 PRONUNCIATIONS_NAME = "pronunciations.tsv"
 MAX_PRONUNCIATIONS_BYTES = 4 << 20
+MAX_README_WORDS = 20
 GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
 MERGED_CARD_NAME = "merged.json"
@@ -172,17 +174,41 @@ def parse_text_rules(document: Any, where: Path) -> TextRules:
 
 def add_pronunciations(stated: Any, folder: Path) -> Any:
     """Text rules as a card states them, with the pronunciations of the graft's folder or of its run."""
-    in_run = folder.resolve().parent / PRONUNCIATIONS_NAME
-    path = in_run if is_file(in_run.with_name(RUN_FILE)) and is_file(in_run) else folder / PRONUNCIATIONS_NAME
-    if not is_file(path) or not (stated is None or isinstance(stated, dict)):
+    path = find_pronunciations(folder)
+    if path is None or not (stated is None or isinstance(stated, dict)):
         return stated
-    return {**(stated or {"version": NO_RULES}), "pronunciations": read_pronunciations(path)}
+    without_list = {name: part for name, part in (stated or {}).items() if name != "pronunciations"}
+    in_run, rules = path.parent != folder, None
+    if in_run:
+        try:
+            rules = TextRules.from_json(without_list or None)
+            rules.require_edition()
+        except TextRulesError:
+            return stated  # `parse_text_rules` reports it
+    # A list in a graft is taken as it is: a graft from before keeps its meaning, and later ones hold normalised words.
+    words = read_pronunciations(path, rules) if is_file(path) else {}
+    if not words:
+        return without_list or None
+    return {**(without_list or {"version": NO_RULES}), "pronunciations": words}
 
 
-def read_pronunciations(path: Path) -> dict[str, str]:
-    """`pronunciations.tsv`: a word, a tab, and how it is written for the model. Lines with # are comments."""
+def find_pronunciations(folder: Path) -> Path | None:
+    """The list that counts for a graft or merged folder; it does not exist where a run has withdrawn its list."""
+    run = folder.resolve().parent
+    listed = run / PRONUNCIATIONS_NAME
+    # In a run that made its graft itself, the list in the graft is a copy: it must not outlive the original.
+    if is_file(run / RUN_FILE) and (is_file(listed) or is_file(run / RUN_CARD_NAME)):
+        return listed
+    return folder / PRONUNCIATIONS_NAME if is_file(folder / PRONUNCIATIONS_NAME) else None
+
+
+def read_pronunciations(path: Path, rules: TextRules | None = None) -> dict[str, str]:
+    """`pronunciations.tsv`: a word, a tab, and how it is written for the model. Lines with # are comments.
+
+    With `rules`, words are written as these leave them in texts, to which the list is applied.
+    """
     words: dict[str, str] = {}
-    lines_of: dict[str, int] = {}
+    seen: dict[str, tuple[int, str]] = {}  # line and respelling
     data = read_bytes(path, MAX_PRONUNCIATIONS_BYTES)
     try:
         lines = data.decode("utf-8-sig").splitlines()
@@ -196,10 +222,15 @@ def read_pronunciations(path: Path) -> dict[str, str]:
         if not word or not said or "\t" in said:
             found = f"line {number} is {line!r:.80}"
             raise TextError("pronunciations", found, expected="a word, a tab and its respelling", where=path)
-        if word.casefold() in lines_of and words[word.casefold()] != said:
-            found = f"{word!r:.60} is on lines {lines_of[word.casefold()]} and {number}, with two respellings"
+        written = fold_word(word) if rules is None else rules.normalize_word(word)
+        if not written:
+            found = f"nothing is left of {word!r:.60} on line {number} when text is normalised"
             raise TextError("pronunciations", found, where=path)
-        words[word.casefold()], lines_of[word.casefold()] = said, number
+        first, first_said = seen.setdefault(caseless_key(written), (number, said))
+        if first_said != said:
+            found = f"{word!r:.60} is on lines {first} and {number}, with two respellings"
+            raise TextError("pronunciations", found, where=path)
+        words[written] = said
     try:
         TextRules.from_json({"version": NO_RULES, "pronunciations": words})
     except TextRulesError as error:
@@ -209,11 +240,17 @@ def read_pronunciations(path: Path) -> dict[str, str]:
 
 def write_graft_card(folder: Path, card: GraftCard) -> None:
     """graft.json, and the pronunciations beside it, where people can edit them."""
-    words = card.rules.pronunciations
-    if words:
-        text = "".join(f"{word}\t{said}\n" for word, said in sorted(words.items()))
-        write_text(folder / PRONUNCIATIONS_NAME, text, overwrite=True)
+    write_pronunciations(folder, card.rules)
     write_text(folder / GRAFT_CARD_NAME, format_graft_card(card), overwrite=True)
+
+
+def write_pronunciations(folder: Path, rules: TextRules) -> None:
+    """The list of a graft; none where there are no words."""
+    text = "".join(f"{word}\t{said}\n" for word, said in sorted(rules.pronunciations.items()))
+    if text:
+        write_text(folder / PRONUNCIATIONS_NAME, text, overwrite=True)
+    else:
+        (folder / PRONUNCIATIONS_NAME).unlink(missing_ok=True)
 
 
 def find_text_rules(tokenizer: Path) -> TextRules | None:
@@ -295,11 +332,7 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are encoded id for id as "
         f"before, {proof['base_unknown']:,} have characters that the base cannot encode, {proof['changed']:,} changed.",
         f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis.",
-        *(
-            [f"- {pluralize(len(card.rules.pronunciations), 'word')} respelled as in `{PRONUNCIATIONS_NAME}`."]
-            if card.rules.pronunciations
-            else []
-        ),
+        *_format_respelled_words(card.rules),
         f"- New rows, {state}: init {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
@@ -316,6 +349,15 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         "",
     ]
     return "\n".join(lines)
+
+
+def _format_respelled_words(rules: TextRules) -> list[str]:
+    words = sorted(rules.pronunciations.items())
+    if not words:
+        return []
+    shown = ", ".join(f"`{word}` as `{said}`" for word, said in words[:MAX_README_WORDS])
+    more = f", and {len(words) - MAX_README_WORDS:,} more" if len(words) > MAX_README_WORDS else ""
+    return [f"- {pluralize(len(words), 'word')} respelled as in `{PRONUNCIATIONS_NAME}`: {shown}{more}."]
 
 
 def collect_graft_settings(settings: RunSettings) -> dict[str, Any]:

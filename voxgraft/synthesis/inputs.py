@@ -284,19 +284,25 @@ def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, s
     ]
 
 
+# Lengths in a manifest are rounded, and resampling may add a few samples.
+MAX_LENGTH_DIFFERENCE_SECONDS = 0.1
+
+
 def add_recordings(
     voices: Sequence[ReferenceVoice], recordings: Mapping[str, Path], vocoder: Vocoder | None
 ) -> list[ReferenceVoice]:
     """Voices of prepared clips with the sound of their recordings, where a vocoder wants that and the file is usable.
 
-    A voice whose recording is gone or refused stays as it is; `vocoder.why_not` then says what it lacks.
+    A voice whose recording is gone or refused stays as it is; `vocoder.why_not` then says what it lacks. So does one
+    whose recording has another length: another set, or a new import, may use the same names for other clips.
     """
     found = []
     for voice in voices:
         if vocoder is not None and voice.name in recordings and REFERENCE_AUDIO not in voice.clip.voice:
             with suppress(VoxgraftError):
                 samples, rate = read_audio(recordings[voice.name])
-                voice = replace(voice, clip=vocoder.add_recording(voice.clip, samples, rate))
+                if abs(len(samples) / rate - voice.clip.seconds) <= MAX_LENGTH_DIFFERENCE_SECONDS:
+                    voice = replace(voice, clip=vocoder.add_recording(voice.clip, samples, rate))
         found.append(voice)
     return found
 

@@ -60,25 +60,46 @@ class PronunciationList:
     """The last step of a normalizer: whole words, in any case, are written as they are spoken."""
 
     words: tuple[tuple[str, str], ...]
-    """Word in lower case, and its respelling."""
+    """Word as `fold_word` writes it, and its respelling."""
 
     def __call__(self, draft: TextEditor) -> None:
-        words = dict(self.words)
-        draft.rewrite("pronunciation", _whole_words(self.words), lambda match: words.get(match[0].casefold()))
+        words = self._by_key()
+        draft.rewrite("pronunciation", _whole_words(self.words), lambda match: words.get(caseless_key(match[0])))
 
     def find_respelled(self) -> str | None:
         """A word whose respelling holds a listed word: it would change again each time a text is read."""
         for word, respelling in self.words:
             found = _whole_words(self.words).search(respelling)
-            if found and dict(self.words).get(found[0].casefold(), found[0]) != found[0]:
+            if found and self._by_key().get(caseless_key(found[0]), found[0]) != found[0]:
                 return word
         return None
+
+    def _by_key(self) -> dict[str, str]:
+        return {caseless_key(word): said for word, said in self.words}
+
+
+def caseless_key(word: str) -> str:
+    """The same for every case of a word, in composed letters: `Straße` and `STRASSE` are one word."""
+    return unicodedata.normalize("NFC", word.casefold())
+
+
+def fold_word(word: str) -> str:
+    """A listed word in lower case. Letters that lower case would write as several, such as İ, stay as they are."""
+    simple = (next((form for form in (one.casefold(), one.lower()) if len(form) == 1), one) for one in word)
+    return "".join(simple)
+
+
+def _case_forms(word: str) -> set[str]:
+    """The spellings of a word that IGNORECASE, which compares letter by letter, does not find by one of them."""
+    if word.casefold() == word:
+        return {word}  # also every word of a graft from before, so that its list has the meaning that it had
+    return {unicodedata.normalize("NFC", form) for form in (word, word.casefold(), word.lower(), word.upper())}
 
 
 @lru_cache(maxsize=16)
 def _whole_words(words: tuple[tuple[str, str], ...]) -> regex.Pattern[str]:
     letter = r"[\p{L}\p{M}\p{N}]"
-    listed = regex_alternation(word for word, _ in words)
+    listed = regex_alternation({form for word, _ in words for form in _case_forms(word)})
     return regex.compile(f"(?<!{letter})(?:{listed})(?!{letter})", regex.IGNORECASE)
 
 
@@ -137,7 +158,11 @@ class TextRules:
 
     @property
     def pronunciation_list(self) -> PronunciationList:
-        return PronunciationList(tuple(sorted((word.casefold(), said) for word, said in self.pronunciations.items())))
+        return PronunciationList(tuple(sorted((fold_word(word), said) for word, said in self.pronunciations.items())))
+
+    def normalize_word(self, word: str) -> str:
+        """A word for the list as it is in texts when the list is applied: after the language's own steps."""
+        return fold_word(_build_normalizer(replace(self, pronunciations={})).normalise(word).text.strip())
 
     @property
     def is_stated(self) -> bool:
