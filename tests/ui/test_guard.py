@@ -6,10 +6,14 @@ import asyncio
 import base64
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from voxgraft.ui.files import Roots
+from voxgraft.ui.jobs import ProjectJobs
+from voxgraft.ui.live import RunningJobs
 from voxgraft.ui.server import MAX_WAITING_LOGINS, AccessGuard, is_local
 
 Result = TypeVar("Result")
@@ -218,16 +222,22 @@ def test_addresses_of_the_page_are_served(path: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that is served, inside one that is not."""
+    folder = tmp_path_factory.mktemp("guarded") / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(home: Path) -> Any:
     """The whole interface behind its guard, without a socket."""
     pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
     from starlette.testclient import TestClient
 
     from voxgraft.config.commands import UiSettings
-    from voxgraft.ui.files import Roots
     from voxgraft.ui.server import create_app
 
-    home = tmp_path_factory.mktemp("home")
     return TestClient(create_app(Roots.of((home,)), UiSettings(), None), base_url="http://127.0.0.1:7860")
 
 
@@ -258,6 +268,23 @@ def test_a_malformed_request_body_is_refused_and_is_no_error_of_the_server(
     assert found.status_code == 400, found.text
     assert "Traceback" not in found.text
     assert found.text.startswith("malformed request body")
+
+
+@pytest.mark.parametrize("project", ["../x", "%00", "a%00b", "/etc", "x" * 5000])
+def test_the_stamp_says_nothing_of_a_project_outside(client: Any, home: Path, project: str) -> None:
+    jobs = ProjectJobs(home.parent / "x")
+    jobs.folder.mkdir(parents=True, exist_ok=True)
+
+    def stamp() -> str:
+        found = client.get(f"/voxgraft/stamp?tab=home&project={project}")
+        assert found.status_code == 200
+        return str(found.text)
+
+    before = stamp()
+    with jobs._made("train", {"verb": "train", "argv": [], "started": 0.0}):
+        assert stamp() == before
+        assert RunningJobs(Roots.of((home,))).find("../x") == []
+    assert RunningJobs(Roots.of((home.parent,))).find("x") == [], "it has ended"
 
 
 def test_an_error_of_the_server_itself_stays_one() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,21 @@ from tests.support.ui import PROJECT, make_project, page_of, tab_of
 from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.errors import ConfigError
-from voxgraft.core.files import write_json
+from voxgraft.core.files import HashCache, compute_sha256, reuse_hashes, write_json
 from voxgraft.core.run import RunFolder
+from voxgraft.data.manifest import ManifestClip, write_manifest
+from voxgraft.models import resolve_base_family
 from voxgraft.pipeline.stages import PIPELINE_STAGES, survey_stages
 from voxgraft.ui.jobs import ProjectJobs, UiJob
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+from voxgraft.ui.commands import run_base_folder
 from voxgraft.ui.html import finding_html, job_html
 from voxgraft.ui.live import RunningJobs, job_progress, journal_ends
+from voxgraft.ui.page import call_until_read
 from voxgraft.ui.tabs import home as tab
 from voxgraft.ui.tabs.speak import voice_choices
-from voxgraft.ui.tabs.start import demo_recordings
+from voxgraft.ui.tabs.start import demo_recordings, start_run
 from voxgraft.ui.tabs.train import differences_html
 
 LOG = "import: skipped: 22 clips in am/data\nsplit: runs: 22 of 22 clips have no split yet\ngraft: runs: no graft yet\n"
@@ -191,6 +197,89 @@ def test_a_base_with_fixed_voices_offers_those_and_no_recording(home: Path) -> N
     assert len(values) > 2
     assert "" in values
     assert not [value for value in values if value.endswith((".wav", ".flac"))]
+
+
+def test_while_a_job_runs_nothing_is_surveyed_and_the_hash_of_the_base_is_kept(home: Path) -> None:
+    project = home / PROJECT
+    base = run_base_folder(project)
+    assert base is not None
+    journal = RunFolder(project).journal
+    set_run_yaml_values(project, {"tokenizer.pieces": "20", "train.steps": "4"})  # as it was trained
+    with chdir(home):
+        with at_work(project, "train") as job:
+            assert states(project)["graft"] == "done", "by its files, before the first survey"
+            assert states(project)["train"] == "running"
+            assert project not in tab._last_surveys
+        write_json(job.folder / "exit.json", {"exit_code": 0, "ended": 1.0})
+        before = states(project)
+        assert compute_sha256(resolve_base_family(base, None).files(base).checkpoint) in tab._known_hashes.values()
+        surveys = tab._survey.cache_info().misses
+        with at_work(project, "train") as job:
+            journal.write_bytes(journal.read_bytes() + b"\n")
+            assert {**states(project), "train": ""} == {**before, "train": ""}
+            assert tab._survey.cache_info().misses == surveys
+        write_json(job.folder / "exit.json", {"exit_code": 0, "ended": 1.0})
+        states(project)
+        assert tab._survey.cache_info().misses == surveys + 1
+
+
+def test_a_hash_is_reused_until_the_file_changes_and_only_where_that_was_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    known: HashCache = {}
+    file.write_bytes(b"a")
+    os.utime(file, (1, 1))
+    with reuse_hashes(known):
+        first = compute_sha256(file)
+    with file.open("r+b") as stream:
+        stream.write(b"b")
+    os.utime(file, (1, 1))  # as damage to a disk: neither size nor time nor inode say so
+    with reuse_hashes(known):
+        assert compute_sha256(file) == first
+    assert compute_sha256(file) != first
+    os.utime(file, (2, 2))
+    with reuse_hashes(known):
+        assert compute_sha256(file) != first
+
+
+def test_a_run_whose_uploads_fail_midway_leaves_nothing(page: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    (tmp_path / "talk.srt").write_text("1")
+    twice = [str(tmp_path / "talk.srt")] * 2  # the second time it is gone
+    shown = start_run(page, twice, None, "am", "tiny", "broken", "")
+    assert "ui-upload" in shown[-2]
+    assert not (page.roots.home / "broken").exists()
+
+
+def test_a_clip_outside_the_roots_hides_no_other_speaker(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    set_run_yaml_values(project, {"base": '"absent"'})
+    (project / "data").mkdir()
+    places = {"a": "../../../out.flac", "b": "clips/b.flac", "c": "clips/c.flac"}
+    clips = [ManifestClip(name, path, 3.0, "ሰላም", "am", name, "talk", 16000) for name, path in places.items()]
+    write_manifest(
+        project / "data" / "manifest.jsonl", [*clips, replace(clips[1], id="d", audio="clips/d.flac", speaker="a")]
+    )
+    with tab_of(tmp_path, "speak") as context:
+        found = {value: label for label, value in voice_choices(context, project)}
+    assert {Path(value).name: label[0] for value, label in found.items() if "of the run" in label} == {
+        "b.flac": "b", "c.flac": "c", "d.flac": "a"
+    }  # fmt: skip
+
+
+def test_an_update_that_met_a_file_in_motion_is_made_again(tmp_path: Path) -> None:
+    file, tries = tmp_path / "step", []
+
+    def read(name: str) -> str:
+        tries.append(name)
+        if len(tries) == 2:
+            file.write_text(name)
+        return file.read_text()
+
+    assert call_until_read(read, "x") == "x"
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        call_until_read(read, "y")
+    assert tries == ["x", "x", "y", "y", "y"]
 
 
 def test_the_demo_writes_its_recordings_first_and_only_where_they_are_missing(tmp_path: Path) -> None:

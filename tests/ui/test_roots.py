@@ -70,6 +70,16 @@ def test_lists_hold_what_was_sought_and_neither_links_nor_hidden_files(roots: Ro
     assert "run" in roots.find(PathFilter(folders=True))
 
 
+def test_every_list_and_subtitle_that_an_import_reads_is_offered(roots: Roots) -> None:
+    pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+    from voxgraft.ui.tabs.data import SOURCE_PATHS
+
+    names = {"a.list", "b.TextGrid", "c.vtt", "d.csv", "e.parquet", "f.arrow"}
+    for name in names:
+        (roots.home / name).write_text("")
+    assert set(roots.find(SOURCE_PATHS)) == names
+
+
 @given(st.text(max_size=300))
 def test_the_name_of_an_uploaded_file_is_one_plain_name_whatever_the_browser_says(name: str) -> None:
     safe = safe_name(name)
@@ -141,6 +151,10 @@ def test_an_uploads_folder_that_is_a_link_is_refused(tmp_path: Path, monkeypatch
         ("a.tsv", "text\tvoice\nሰላም\t{}\n"),
         ("pairs.txt", '{{"prompt_condition_path": "x.npy", "target_codes_path": "{}"}}\n'),
         ("a.jsonl", '{{"audio": "{}", "text": "a", "start": "no number"}}\n'),
+        ("wav.scp", "a1 {}\na2\tx.wav\na3 sox /etc/x - |\n"),
+        ("a.list", "{}|abebe|en|ሰላም\n"),
+        ("txt.done.data", '( {} "ሰላም" )\n'),
+        ("transcripts.txt", "{}\tሰላም\nx\tእሺ\n"),
     ],
 )
 def test_a_list_that_came_through_the_browser_names_nothing_outside(

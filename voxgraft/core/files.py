@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from contextvars import ContextVar
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -261,17 +262,42 @@ def require_disk_space(
         raise FileError("disk-too-small", found, where=where or path, cure=cure)
 
 
+# See `reuse_hashes`: hashes by device, inode, size and time of change.
+HashCache = dict[tuple[int, int, int, int], str]
+_reused_hashes: ContextVar[HashCache | None] = ContextVar("reused_hashes", default=None)
+# A file that was written just now can change again within the resolution of the clock.
+MIN_REUSED_AGE_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def reuse_hashes(known: HashCache) -> Iterator[None]:
+    """Within the block, `compute_sha256` does not read a file again that `known` has, and adds what it reads.
+
+    For a page that looks at gigabytes again and again. Commands must read: damage to a disk changes none of the keys.
+    """
+    token = _reused_hashes.set(known)
+    try:
+        yield
+    finally:
+        _reused_hashes.reset(token)
+
+
 def compute_sha256(path: Path) -> str:
     """SHA-256 of a file of any size, in hex."""
-    digest = hashlib.sha256()
+    digest, known = hashlib.sha256(), _reused_hashes.get()
     try:
-        size = require_file(path).stat().st_size
+        status = require_file(path).stat()
+        size, key = status.st_size, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if known is not None and key in known:
+            return known[key]
         with path.open("rb") as stream, progress.progress_task(f"hashing {path.name}", size) as advance:
             while chunk := stream.read(CHUNK_BYTES):
                 digest.update(chunk)
                 advance(len(chunk))
     except OSError as error:
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+    if known is not None and time.time() - status.st_mtime > MIN_REUSED_AGE_SECONDS:
+        known[key] = digest.hexdigest()
     return digest.hexdigest()
 
 

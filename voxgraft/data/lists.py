@@ -139,6 +139,11 @@ def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow 
     return TranscriptRow(line, str(audio), text, text, **names, start=start, end=end, data=data, other=other)
 
 
+def is_list_name(name: str) -> bool:
+    """Whether a file of this name is a list wherever it lies; `is_list` also looks at the files beside it."""
+    return Path(name).suffix.lower() in TABLE_SUFFIXES or bool(_LIST_NAMES.fullmatch(name))
+
+
 def is_list(path: Path) -> bool:
     """Whether a file is a list, by its name. Of a Kaldi folder, the texts are the list."""
     if path.name == KALDI_TEXT:
@@ -146,8 +151,7 @@ def is_list(path: Path) -> bool:
     if path.suffix.lower() in TABLE_SUFFIXES:
         return True
     # `transcript.txt` beside `transcript.wav` is the text of that file.
-    is_sidecar = any(is_file(path.with_suffix(ending)) for ending in AUDIO_SUFFIXES)
-    return bool(_LIST_NAMES.fullmatch(path.name)) and not is_sidecar
+    return is_list_name(path.name) and not any(is_file(path.with_suffix(ending)) for ending in AUDIO_SUFFIXES)
 
 
 def list_parts(path: Path) -> tuple[Path, ...]:
@@ -280,6 +284,19 @@ def parse_festival_list(text: str, name: str) -> RowsOrProblems:
             yield SourceProblem("transcript-empty", f"{found[1]} has no text", name, line)
 
 
+def read_kaldi_audio_names(path: Path, encoding: str | None = None) -> Iterator[str]:
+    """The files that a `wav.scp` names; commands, which are never run, are left out."""
+    text, _ = read_text_skipping_bad_lines(path, encoding)
+    values = (_split_kaldi_line(line)[1] for line in re.split(r"\r\n|\n|\r", text))
+    return (value for value in values if value and not value.endswith("|"))
+
+
+def _split_kaldi_line(line: str) -> tuple[str, str]:
+    """The name and the value of a line of a Kaldi table."""
+    name, _, value = line.strip().partition(" " if " " in line.strip() else "\t")
+    return name, value.strip()
+
+
 def _read_kaldi_rows(path: Path, encoding: str | None) -> RowsOrProblems:
     """A Kaldi folder by its file `text`. Every problem names the file of the four that it is in."""
     tables: dict[str, dict[str, tuple[int, str]]] = {}
@@ -290,17 +307,17 @@ def _read_kaldi_rows(path: Path, encoding: str | None) -> RowsOrProblems:
             raise FileError("table-unknown", f"{part.name} is empty", where=part)
         values = tables[part.name] = {}
         for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
-            name, _, value = line.strip().partition(" ") if " " in line.strip() else line.strip().partition("\t")
+            name, value = _split_kaldi_line(line)
             if not name:
                 continue
-            if not value.strip():
+            if not value:
                 code = "transcript-empty" if part == path else "table-line"
                 yield SourceProblem(code, f"{name!r:.80} has no value", part.name, number)
             elif name in values:
                 found = f"{name!r:.80} is on line {values[name][0]} already"
                 yield SourceProblem("table-double-id", found, part.name, number)
             else:
-                values[name] = number, value.strip()
+                values[name] = number, value
     audio, speakers = tables.get(KALDI_AUDIO, {}), tables.get(KALDI_SPEAKERS, {})
     # Kaldi wants a speaker for every utterance; where nobody knows them, each utterance is its own.
     is_known = any(name != speaker for name, (_, speaker) in speakers.items())

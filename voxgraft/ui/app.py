@@ -20,7 +20,7 @@ from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
 from voxgraft.ui.html import error_html
 from voxgraft.ui.jobs import ProjectJobs, find_external_holder
 from voxgraft.ui.live import jobs_bar_html, stop_job_named
-from voxgraft.ui.page import ACTIONS_JS, EventHandler, PageContext
+from voxgraft.ui.page import ACTIONS_JS, IN_ORDER, EventHandler, PageContext, call_until_read
 from voxgraft.ui.tabs.data import build_data_tab
 from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab
 from voxgraft.ui.tabs.home import build_home_tab
@@ -127,10 +127,10 @@ def _wire_tabs(context: PageContext, active: Any, bar: Any) -> None:
         stamped = context.stamps[tab][0] if tab in context.stamps else None
         context.wire(
             [button.click, visible.change],
-            lambda project, seen, tab=tab: poll_tab(context, tab, project, seen),
+            lambda project, seen, tab=tab: call_until_read(poll_tab, context, tab, project, seen),
             [context.project, known],
             [known, bar, opened, ended, jobs_changed, *([stamped] if stamped is not None else [])],
-            trigger_mode="always_last",  # a press during a poll must not be lost: it is for the newest state
+            **IN_ORDER,  # a press during a poll must not be lost: it is for the newest state
         )
         for handlers, part in ((context.project_handlers, opened), (context.job_end_handlers, ended)):
             own = [(handler, slow) for handler_tab, handler, slow in handlers if handler_tab == tab]
@@ -168,7 +168,7 @@ def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part:
         for function, wanted, shown in handlers:
             own = [next(given) for _ in wanted]
             try:
-                results += function(project, *own)
+                results += call_until_read(function, project, *own)
             except VoxgraftError:  # a project that cannot be read leaves what is shown as it is
                 results += [gr.skip()] * len(shown)
         return results if len(results) != 1 else results[0]

@@ -24,10 +24,12 @@ from voxgraft.core.run import RUN_FILE
 from voxgraft.data.lists import (
     COLUMN_ALIASES,
     COLUMNAR_SUFFIXES,
-    TABLE_SUFFIXES,
+    KALDI_AUDIO,
     TranscriptRow,
     find_audio_file,
+    is_list_name,
     read_arrow_audio_names,
+    read_kaldi_audio_names,
     read_transcript_list,
 )
 from voxgraft.data.subtitles import read_encoded_text
@@ -41,7 +43,6 @@ WALK_CACHE_SECONDS = 1.0
 SKIPPED_FOLDERS = ("steps", "samples", "tensorboard", "jobs", "node_modules", "__pycache__", "shards", "preparing")
 MAX_UPLOAD_NAME_BYTES = 120
 UPLOADS_FOLDER = "uploads"
-LIST_ENDINGS = (*TABLE_SUFFIXES, "metadata.txt")
 # Space that uploads leave free on the disk.
 RESERVED_DISK_BYTES = 256 << 20
 
@@ -242,7 +243,9 @@ def _file_names_in(source: Path, encoding: str | None) -> Iterator[tuple[str, bo
     with contextlib.suppress(VoxgraftError):
         if name.endswith(COLUMNAR_SUFFIXES):
             yield from ((audio, False) for audio in read_arrow_audio_names(source))
-        elif name.endswith(LIST_ENDINGS):
+        elif name == KALDI_AUDIO:
+            yield from ((audio, False) for audio in read_kaldi_audio_names(source, encoding))
+        elif is_list_name(name):
             rows = read_transcript_list(source, encoding)
             yield from ((row.audio, False) for row in rows if isinstance(row, TranscriptRow))
     # Lines of JSON may hold paths whatever the file is called: of clips, and of codes of other trainers' pairs.

@@ -61,10 +61,11 @@ class RunningJobs:
             self._listed, self.names = now, self.roots.find(PROJECT_PATHS)
         found = []
         for name in dict.fromkeys((*([project] if project else []), *self.names)):
-            jobs = ProjectJobs(self.roots.home / name)
             try:
+                # The name comes from the browser: nothing outside the roots is listed.
+                jobs = ProjectJobs(self.roots.resolve_inside(name))
                 changed = os.stat(jobs.folder).st_mtime_ns
-            except OSError:
+            except (OSError, VoxgraftError):
                 continue
             known = self._alive.get(name)
             # A job that has ended stays ended; a new one changes the time of the folder.
@@ -172,7 +173,7 @@ def jobs_bar_html(roots: Roots, running: RunningJobs, project: str) -> str:
 
 
 def _bar_line(project: str, words: str, seconds: str, share: float | None, job: str) -> str:
-    """One running job. Its buttons differ by `data-act`; see `ACTIONS_JS` in forms.py."""
+    """One running job. Its buttons differ by `data-act`; see `ACTIONS_JS` in page.py."""
     named = escape(project)
     attributes = f'data-project="{named}" data-job="{escape(job)}"'
     meter = f"<span>{share:.0%}</span>" + progress_html(share, f"Progress of {project}") if share is not None else ""

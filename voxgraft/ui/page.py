@@ -5,6 +5,8 @@ Tabs register here what is called when a project is opened, a job ends or a stam
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from urllib.parse import quote
 import gradio as gr
 
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
+from voxgraft.core.files import is_file
 from voxgraft.core.run import RUN_FILE
 from voxgraft.export.share import ADAPTER_CARD, EXPORT_CARD_NAME
 from voxgraft.graft.folder import GRAFT_CARD_NAME
@@ -35,6 +38,10 @@ ACTIONS_JS = """element.addEventListener("click", event => {
 RECEIVED_CARDS = (GRAFT_CARD_NAME, EXPORT_CARD_NAME, ADAPTER_CARD)
 # What to call after an event: `function(project, *inputs)` gives a value for each output. Inputs and outputs follow.
 EventHandler = tuple[Callable[..., Sequence[Any]], list[Any], list[Any]]
+# Of events that follow a run: one during another runs after it, and no older answer comes after a newer one. Gradio's
+# page alone does not see to that: it starts two events that come within milliseconds.
+IN_ORDER: dict[str, Any] = {"trigger_mode": "always_last", "concurrency_limit": 1}
+READ_TRIES, READ_PAUSE_SECONDS = 3, 0.3
 RUN_WRITERS = ("go", "train", "graft", "prepare")
 
 
@@ -81,7 +88,7 @@ class PageContext:
         if not project:
             raise ConfigError(NO_PROJECT_CODE, "no project is open")
         folder = self.roots.resolve_inside(project)
-        if not (folder / RUN_FILE).is_file():
+        if not is_file(folder / RUN_FILE):
             raise FileError(NO_PROJECT_CODE, f"{project} no longer has a {RUN_FILE}", where=folder)
         for path in (folder, *folder.parents):
             if path in self.roots.paths:
@@ -122,11 +129,12 @@ class PageContext:
     ) -> None:
         """Call `function(project, *inputs)` when `stamp(project)` has changed.
 
-        The stamp is asked with every poll of the tab in view, so it must be cheap; an idle page has no other work.
+        The stamp is asked with every poll of the tab in view, so it must be cheap; an idle page has hardly other work.
         """
         part = gr.State("")
         self.stamps[self.tab] = part, stamp
-        self.wire([part.change], function, [self.project, *inputs], outputs, trigger_mode="always_last")
+        called = functools.partial(call_until_read, function)
+        self.wire([part.change], called, [self.project, *inputs], outputs, **IN_ORDER)
 
     def on_load(self, function: Callable[[str], Sequence[Any]], outputs: list[Any]) -> None:
         """Call `function(project)` when the page is loaded, whether a project is open or not."""
@@ -142,6 +150,19 @@ class PageContext:
     ) -> None:
         """Call `function(project, *inputs)` whenever a job of the project has ended, or its run.yaml has changed."""
         self.job_end_handlers.append((self.tab, (function, inputs, outputs), slow))
+
+
+def call_until_read(function: Callable[..., Any], *values: Any) -> Any:
+    """Call a function that reads files of a running job, and again if one was moved or half written just then.
+
+    An event that fails loses its update, and the one that waits behind it, until the files change once more.
+    """
+    for _ in range(READ_TRIES - 1):
+        try:
+            return function(*values)
+        except (OSError, ValueError, KeyError):
+            time.sleep(READ_PAUSE_SECONDS)
+    return function(*values)
 
 
 @dataclass(frozen=True, slots=True)

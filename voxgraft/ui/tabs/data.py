@@ -14,16 +14,16 @@ from voxgraft.audio.files import MEDIA_SUFFIXES
 from voxgraft.core.errors import AudioError, VoxgraftError
 from voxgraft.core.files import format_error_reason, require_file
 from voxgraft.core.results import format_duration
+from voxgraft.data.lists import COLUMNAR_SUFFIXES, TABLE_SUFFIXES
 from voxgraft.data.manifest import read_manifest
+from voxgraft.data.subtitles import SUBTITLE_SUFFIXES
 from voxgraft.ui.commands import recording_sources, run_command_in_process, run_dataset_folder, run_language
 from voxgraft.ui.files import DATASET_PATHS, FOLDER_PATHS, TEXT_PATHS, PathFilter, check_uploaded_lists, move_uploads
 from voxgraft.ui.forms import CommandForm, FormControl, disable_until_project_open
 from voxgraft.ui.html import error_html, facts_html, file_link, note_html, table_html
 from voxgraft.ui.page import PageContext
 
-SOURCE_PATHS = PathFilter(
-    endings=(".srt", ".vtt", ".ass", ".ssa", ".csv", ".tsv", ".psv", ".jsonl", ".parquet"), folders=True
-)
+SOURCE_PATHS = PathFilter(endings=(*SUBTITLE_SUFFIXES, *TABLE_SUFFIXES, *COLUMNAR_SUFFIXES), folders=True)
 MEDIA_PATHS = PathFilter(endings=MEDIA_SUFFIXES)
 VOICE_ENCODER_PATHS = PathFilter(endings=("ve.safetensors", "ve.pt"))
 QUALITY_KEYS = ("shortest longest slowest fastest silence pause snr clipped bandwidth script outlier same_text").split()

@@ -20,7 +20,7 @@ import gradio as gr
 
 from voxgraft.config.commands import GoSettings
 from voxgraft.core.errors import ConfigError, VoxgraftError
-from voxgraft.core.files import read_json
+from voxgraft.core.files import HashCache, read_json, reuse_hashes
 from voxgraft.core.languages import find_exemplar
 from voxgraft.core.results import format_duration
 from voxgraft.core.run import RUN_FILE, RunFolder
@@ -37,7 +37,7 @@ from voxgraft.ui.commands import (
 from voxgraft.ui.files import UPLOADS_FOLDER, file_stamp, modified_time, next_free_path
 from voxgraft.ui.forms import CommandForm
 from voxgraft.ui.html import NEEDED_CODE, audio_file_html, error_html, note_html
-from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob
+from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
 from voxgraft.ui.live import current_stage, go_stages, job_progress, journal_ends, progress_html
 from voxgraft.ui.page import ACTIONS_JS, PageContext, build_job_controls, start_job
 from voxgraft.ui.tabs.evaluate import SENTENCE_PATHS
@@ -188,15 +188,15 @@ def refresh_home(context: PageContext, project: str, known: dict[str, str]) -> l
 
 def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None]:
     """The stages of a run: by its files, by the job that runs, or by the one that failed; and the error that blocks."""
-    survey = survey_cached(folder)
-    error = next((one.error for one in survey if one.error is not None), None)
-    rows: dict[str, StageRow] = {
-        one.name: StageRow(one.name, one.state, one.why, _done_at(folder, one)) for one in survey
-    }
     jobs = [
         job for verb, job in ProjectJobs(folder).newest_by_command().items() if verb == "go" or verb in STAGE_BY_COMMAND
     ]
     alive = next((job for job in jobs if job.alive), None)
+    survey = survey_cached(folder, is_busy=alive is not None)
+    error = next((one.error for one in survey if one.error is not None), None)
+    rows: dict[str, StageRow] = {
+        one.name: StageRow(one.name, one.state, one.why, _done_at(folder, one)) for one in survey
+    }
     last = alive or max(jobs, key=lambda job: job.number, default=None)
     if last is None:
         return list(rows.values()), error
@@ -221,9 +221,24 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None]:
     return list(rows.values()), error
 
 
-def survey_cached(folder: Path) -> list[SurveyedStage]:
-    """The survey of a run; made again when one of the files that it depends on has changed."""
-    return _survey(folder, _watched_stamp(folder))
+# By run: its last survey.
+_last_surveys: dict[Path, list[SurveyedStage]] = {}
+_known_hashes: HashCache = {}
+
+
+def survey_cached(folder: Path, *, is_busy: bool = False) -> list[SurveyedStage]:
+    """The survey of a run; made again when one of the files that it depends on has changed.
+
+    With `is_busy` (a job changes these files all the time) the last one, or only which stages have left something.
+    """
+    last = _last_surveys.get(folder)
+    if is_busy and last is None:
+        made = {name for name, output in STAGE_OUTPUTS.items() if (folder / output).exists()}
+        return [SurveyedStage(name, "done" if name in made else "later", "") for name in PIPELINE_STAGES]
+    # A training in a terminal writes its journal too.
+    if last is None or not (is_busy or find_external_holder(folder) is not None):
+        last = _last_surveys[folder] = _survey(folder, _watched_stamp(folder))
+    return last
 
 
 def _watched_stamp(folder: Path) -> str:
@@ -242,7 +257,8 @@ def _watched_stamp(folder: Path) -> str:
 def _survey(folder: Path, _stamp: str) -> list[SurveyedStage]:
     try:
         # As commands name it, so that reasons have short paths: the server's working folder is the first root.
-        return survey_stages(GoSettings(run=Path(os.path.relpath(folder))))
+        with reuse_hashes(_known_hashes):
+            return survey_stages(GoSettings(run=Path(os.path.relpath(folder))))
     except VoxgraftError as error:
         first, *others = PIPELINE_STAGES
         blocked = SurveyedStage(first, "blocked", error.finding.found, error=error)

@@ -210,9 +210,11 @@ def voice_choices(context: PageContext, folder: Path) -> list[tuple[str, str]]:
             for _, clip in zip(range(MAX_READ_CLIPS), clips, strict=False):
                 is_long = MIN_CLIP_SECONDS <= clip.seconds <= MAX_CLIP_SECONDS
                 if is_long and clip.is_used and clip.speaker not in speakers and len(speakers) < MAX_CLIPS:
-                    speakers[clip.speaker] = None
-                    path = context.roots.short(context.roots.resolve_inside(clip.resolve_audio(dataset)))
-                    found[path] = f"{clip.speaker} (clip of the run)"
+                    # A clip outside the roots cannot be played; the speaker may have another one.
+                    with contextlib.suppress(VoxgraftError):
+                        path = context.roots.short(context.roots.resolve_inside(clip.resolve_audio(dataset)))
+                        speakers[clip.speaker] = None
+                        found[path] = f"{clip.speaker} (clip of the run)"
         uploads = folder / UPLOADS_FOLDER
         for name in context.roots.find(VOICE_PATHS, uploads if uploads.is_dir() else folder):
             found.setdefault(name, name)

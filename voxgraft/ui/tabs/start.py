@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,10 @@ def start_run(
                 changes |= {"data.sources": f'["{UPLOADS_FOLDER}"]', "texts": '["data/manifest.jsonl"]'}
             set_run_yaml_values(run, changes)
         except (VoxgraftError, ValueError) as error:
-            # Nothing of a run that cannot start is left, so that the same name can be used again.
+            # Nothing of a run that cannot start is left, so that the same name can be used again. The uploads are
+            # those of this call: `new` refuses a folder that exists.
             (run / RUN_FILE).unlink(missing_ok=True)
+            shutil.rmtree(run / UPLOADS_FOLDER, ignore_errors=True)
             with contextlib.suppress(OSError):
                 run.rmdir()
             if isinstance(error, VoxgraftError):
