@@ -33,7 +33,7 @@ from voxgraft.ui.tabs.speak import voice_choices
 from voxgraft.ui.tabs.start import demo_recordings, start_run
 from voxgraft.ui.tabs.train import differences_html
 
-LOG = "import: skipped: 22 clips in am/data\nsplit: runs: 22 of 22 clips have no split yet\ngraft: runs: no graft yet\n"
+LOG = "import: skipped: 22 clips in am/data\nsplit: starting: 22 of 22 clips have no split yet\ngraft: starting: no graft yet\n"
 
 
 @pytest.fixture(scope="module")
