@@ -245,7 +245,7 @@ def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_no
 @pytest.mark.long
 def test_a_pulled_export_says_that_its_loader_is_a_program(fixtures: Fixtures, tmp_path: Path) -> None:
     trained = fixtures.trained_run("indextts2")
-    exported(trained.path, "--to=indextts2", "--parts=grown", f"--output={tmp_path / 'out'}", *TERMS)
+    exported(trained.path, "--to=indextts2", "--parts=extended", f"--output={tmp_path / 'out'}", *TERMS)
     push(PushSettings(folder=tmp_path / "out", to=str(tmp_path / "out.zip")))
     pulled = pull(PullSettings(source=str(tmp_path / "out.zip"), folder=tmp_path / "back"))
     assert [item.code for item in pulled.findings] == ["share-program"]
