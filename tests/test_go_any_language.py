@@ -252,7 +252,7 @@ def test_where_no_texts_are_given_the_manifest_is_the_text_in_graft_and_check(
     assert stated(untrained)["texts"] == []
     assert run_cli(["check", str(untrained)]) == 0
     said = capsys.readouterr().out
-    assert ", text," in said.partition("checked: ")[2].partition("not checked")[0]
+    assert "; text;" in said.partition("checked: ")[2].partition("not checked")[0]
     assert "--texts" not in said
     shutil.rmtree(untrained / "graft")
     assert run_cli(["graft", str(untrained), "--quiet"]) == 0

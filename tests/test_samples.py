@@ -231,10 +231,14 @@ def test_samples_sound_in_the_voice_of_a_held_out_recording(
 
     clips = open_clip_dataset(tmp_path / "valid")
     names = [info.id for info in clips.infos]
-    rows = [ManifestClip(name, f"{name}.wav", 0.9, "ሰ", "am", "m", "r", 24_000, split="validation") for name in names]
+    lengths = [info.seconds for info in clips.infos]
+    rows = [
+        ManifestClip(name, f"{name}.wav", length, "ሰ", "am", "m", "r", 24_000, split="validation")
+        for name, length in zip(names, lengths, strict=True)
+    ]
     write_manifest(tmp_path / "sound" / "manifest.jsonl", rows)
-    for number, name in enumerate(names):
-        (tmp_path / "sound" / f"{name}.wav").write_bytes(encode_audio(voice_like(0.9, number), 24_000))
+    for number, (name, length) in enumerate(zip(names, lengths, strict=True)):
+        (tmp_path / "sound" / f"{name}.wav").write_bytes(encode_audio(voice_like(length, number), 24_000))
     recordings = find_recordings(loop.run_folder, tmp_path / "sound")
     assert sorted(recordings) == sorted(f"valid/{name}" for name in names)
 
