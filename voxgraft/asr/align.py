@@ -19,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.asr import BUILT_IN_RATE_HZ, SAMPLES_PER_STEP, BuiltInRecognizer, Recognizer, open_recognizer
-from voxgraft.asr.transcripts import comparable_letters, edit_distance, sound_classes, transcribe_clips
+from voxgraft.asr.transcripts import (
+    comparable_letters,
+    edit_distance,
+    resolve_recognizer_language,
+    sound_classes,
+    transcribe_clips,
+)
 from voxgraft.audio.files import AudioSamples, MediaReader
 from voxgraft.audio.metrics import (
     LEVEL_FRAMES_PER_SECOND,
@@ -33,7 +39,6 @@ from voxgraft.config.data import DataAlignSettings, DataImportSettings, DataTran
 from voxgraft.core import progress
 from voxgraft.core.errors import AudioError, ConfigError, TextError, finding
 from voxgraft.core.files import atomic_write, is_file, parse_json, read_lines, require_file, write_json
-from voxgraft.core.languages import base_language
 from voxgraft.core.results import Line, SimpleResult, Table, pluralize
 from voxgraft.data.import_command import DataImportResult, data_import
 from voxgraft.data.segment import split_sentences
@@ -82,9 +87,7 @@ def transcribe_recording(path: Path, recognizer: Recognizer, language: str, long
     times: list[float] = []
     phrases: list[tuple[float, float, str]] = []
     pauses: list[Pause] = []
-    known = recognizer.languages
-    code = language if known is None or language in known else base_language(language)
-    by_sound = known is not None and code not in known
+    code, by_sound = resolve_recognizer_language(recognizer, language)
     with progress.progress_task(f"listening to {path.name}") as advance:
         for start, end, samples, after in _iter_phrases(path, longest):
             pauses += after

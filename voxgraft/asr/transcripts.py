@@ -27,6 +27,7 @@ from voxgraft.core.languages import base_language
 from voxgraft.core.results import Line, SimpleResult, Table, pluralize
 from voxgraft.data.folder import DatasetFolder, open_dataset_folder
 from voxgraft.data.manifest import ManifestClip, write_manifest
+from voxgraft.data.report import robust_spread
 from voxgraft.text.encoder import romanize
 from voxgraft.text.normalize import build_normalizer
 
@@ -91,16 +92,21 @@ def comparable_letters(text: str, language: str) -> str:
     return "".join(letter for letter in lower if unicodedata.category(letter)[0] in "LMN")
 
 
+def resolve_recognizer_language(recognizer: Recognizer, language: str) -> tuple[str, bool]:
+    """The code by which a recognizer knows a language; and whether it does not, so that only sounds can be compared."""
+    known = recognizer.languages
+    code = language if known is None or language in known else base_language(language)
+    return code, known is not None and code not in known
+
+
 def transcribe_clips(
     recognizer: Recognizer, waves: Sequence[NDArray[np.float32]], rates: Sequence[int], language: str
 ) -> list[tuple[str, bool]]:
     """The transcript of each wave, and whether as sounds (IPA) because the recognizer does not know the language."""
-    known, base = recognizer.languages, base_language(language)
-    code = language if known is None or language in known else base
-    by_sound = known is not None and code not in known
+    code, by_sound = resolve_recognizer_language(recognizer, language)
     if by_sound and not isinstance(recognizer, BuiltInRecognizer):
-        found = f"language {language!r}"
-        raise ConfigError("recognizer-language", found, expected=", ".join(sorted(known or ())), where=recognizer.name)
+        expected = ", ".join(sorted(recognizer.languages or ()))
+        raise ConfigError("recognizer-language", f"language {language!r}", expected=expected, where=recognizer.name)
     rate = recognizer.sample_rate or max(rates)
     ready = []
     for wave, own in zip(waves, rates, strict=True):
@@ -230,5 +236,5 @@ def _outlier_limits(clips: Sequence[ManifestClip], scores: Mapping[str, float], 
         limits[language] = 1.0
         if len(own) >= MIN_CLIPS_FOR_OUTLIERS:
             middle = float(np.median(own))
-            limits[language] = middle + deviations * max(1.4826 * float(np.median(np.abs(own - middle))), MIN_SPREAD)
+            limits[language] = middle + deviations * max(robust_spread(own), MIN_SPREAD)
     return limits

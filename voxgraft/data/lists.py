@@ -18,7 +18,7 @@ from typing import Any
 
 from voxgraft.audio.files import AUDIO_SUFFIXES
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.core.files import format_error_reason, is_encodable_text, is_file, parse_json
+from voxgraft.core.files import format_error_reason, is_encodable_text, is_file, parse_json, text_lines
 from voxgraft.core.languages import canonical_language_code
 from voxgraft.data.manifest import SourceProblem
 from voxgraft.data.subtitles import parse_error_line, read_encoded_text, read_text_skipping_bad_lines
@@ -252,7 +252,7 @@ def parse_sovits_list(text: str, name: str) -> RowsOrProblems:
     """
     cells = [
         (number, [cell.strip() for cell in line.split("|", 3)])
-        for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1)
+        for number, line in enumerate(text_lines(text), 1)
         if line.strip()
     ]
     has_languages = len({values[2].lower() for _, values in cells if len(values) == 4}) > 1
@@ -270,7 +270,7 @@ def parse_sovits_list(text: str, name: str) -> RowsOrProblems:
 
 def parse_festival_list(text: str, name: str) -> RowsOrProblems:
     """Festival and festvox: `( name "text" )` on each line; the audio is `wav/name.wav`."""
-    for line, content in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+    for line, content in enumerate(text_lines(text), 1):
         if not content.strip():
             continue
         found = _FESTIVAL_LINE.fullmatch(content)
@@ -287,7 +287,7 @@ def parse_festival_list(text: str, name: str) -> RowsOrProblems:
 def read_kaldi_audio_names(path: Path, encoding: str | None = None) -> Iterator[str]:
     """The files that a `wav.scp` names; commands, which are never run, are left out."""
     text, _ = read_text_skipping_bad_lines(path, encoding)
-    values = (_split_kaldi_line(line)[1] for line in re.split(r"\r\n|\n|\r", text))
+    values = (_split_kaldi_line(line)[1] for line in text_lines(text))
     return (value for value in values if value and not value.endswith("|"))
 
 
@@ -306,8 +306,8 @@ def _read_kaldi_rows(path: Path, encoding: str | None) -> RowsOrProblems:
         if not text.strip() and not broken:
             raise FileError("table-unknown", f"{part.name} is empty", where=part)
         values = tables[part.name] = {}
-        for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
-            name, value = _split_kaldi_line(line)
+        for number, content in enumerate(text_lines(text), 1):
+            name, value = _split_kaldi_line(content)
             if not name:
                 continue
             if not value:
@@ -350,7 +350,7 @@ def _read_kaldi_rows(path: Path, encoding: str | None) -> RowsOrProblems:
 
 def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
     """JSON lines as speech programs write them; the header of a manifest of voxgraft is no row."""
-    for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+    for number, line in enumerate(text_lines(text), 1):
         if not line.strip():
             continue
         try:
@@ -366,7 +366,7 @@ def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
 
 def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
     """A table with or without a header: audio and text, and perhaps the normalized text or the speaker."""
-    lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip()]
+    lines = [line for line in text_lines(text) if line.strip()]
     # The first mark that most lines have, in order of rarity in texts.
     seen = lines[:200]
     delimiter = next((mark for mark in TABLE_DELIMITERS if sum(mark in line for line in seen) * 2 > len(seen)), None)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxgraft.audio.files import read_clip_audio
 from voxgraft.audio.metrics import (
@@ -130,14 +131,14 @@ def compute_pace_limits(
             middle = float(np.median(values))
             reach = float(np.log(MAX_MEDIAN_FACTOR))
             if len(values) >= MIN_CLIPS_FOR_OUTLIERS:
-                reach = settings.outlier * max(_robust_spread(values), MIN_PACE_SPREAD)
+                reach = settings.outlier * max(robust_spread(values), MIN_PACE_SPREAD)
             low, high = max(low, float(np.exp(middle - reach))), min(high, float(np.exp(middle + reach)))
         slowest = low if settings.slowest is None else settings.slowest
         limits[language] = slowest, high if settings.fastest is None else settings.fastest
     return limits
 
 
-def _robust_spread(values: Sequence[float]) -> float:
+def robust_spread(values: Sequence[float] | NDArray[np.float64]) -> float:
     """The median absolute deviation, scaled to a standard deviation. Up to half of the values may be wrong."""
     return 1.4826 * float(np.median(np.abs(np.asarray(values) - np.median(values))))
 
@@ -179,7 +180,7 @@ def apply_quality_checks(
         if len(names) < MIN_CLIPS_FOR_OUTLIERS:
             continue
         paces = np.log([measures[name].letters_per_second for name in names]).tolist()
-        middle, spread = np.median(paces), max(_robust_spread(paces), MIN_SPEAKER_PACE_SPREAD)
+        middle, spread = np.median(paces), max(robust_spread(paces), MIN_SPEAKER_PACE_SPREAD)
         for name, pace in zip(names, paces, strict=True):
             if abs(pace - middle) > settings.outlier * spread:
                 reasons[name].append("pace-outlier")

@@ -26,7 +26,7 @@ import regex
 from pysubs2.exceptions import Pysubs2Error
 
 from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftError
-from voxgraft.core.files import read_bytes
+from voxgraft.core.files import read_bytes, text_lines
 from voxgraft.core.languages import base_language
 from voxgraft.data.manifest import SourceProblem
 
@@ -154,7 +154,7 @@ _PYSUBS2_ERRORS = (Pysubs2Error, ValueError, KeyError, IndexError, AttributeErro
 
 def parse_substation(text: str, name: str) -> CuesAndProblems:
     """Cues of the events of an ASS or SSA file that are shown; comments and drawings are no speech."""
-    lines = re.split(r"\r\n|\n|\r", text)
+    lines = text_lines(text)
     events = [(number, line) for number, line in enumerate(lines, 1) if _ASS_EVENT.match(line)]
     if not events:
         raise FileError("subtitle-none", f"{name} has no line `Dialogue: ...`", where=name)
@@ -239,7 +239,7 @@ def parse_subtitles(text: str, ending: str, name: str) -> CuesAndProblems:
         cues, problems = [], []
         block: NumberedLines = []
         # Only real line ends: `splitlines` also breaks at characters that may occur inside a text.
-        for number, line in enumerate([*re.split(r"\r\n|\n|\r", text), ""], 1):
+        for number, line in enumerate([*text_lines(text), ""], 1):
             if line.strip():
                 block.append((number, line))
             elif block:
@@ -396,7 +396,7 @@ def parse_labels(text: str, name: str) -> CuesAndProblems:
     """Cues of an Audacity label track: start, end and text, with tabs. A line with a backslash holds frequencies."""
     cues: list[Cue] = []
     problems: list[SourceProblem] = []
-    for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+    for number, line in enumerate(text_lines(text), 1):
         if not line.strip() or line.startswith("\\"):
             continue
         found = _LABEL_LINE.fullmatch(line)

@@ -66,6 +66,8 @@ from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.pipeline.stages import (
     PIPELINE_STAGES,
+    STAGE_SKIPPED,
+    STAGE_STARTING,
     PipelineContext,
     require_steps_left,
     survey_stages,
@@ -364,7 +366,7 @@ def run_pipeline(settings: GoSettings) -> GoResult:
         decide, run_command = PIPELINE_STAGES[name]
         work = PipelineContext(settings)  # read again each time: the stage before has changed the run
         decision = decide(work)
-        word = "starting" if decision.runs else "skipped"
+        word = STAGE_STARTING if decision.runs else STAGE_SKIPPED
         progress.report_lines([style_line((name, "bold"), f": {word}: {decision.why}")])
         if not decision.runs:
             outcomes.append(StageResult(name, "skipped", decision.why))

@@ -87,6 +87,9 @@ from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.setup import resolve_family_defaults
 from voxgraft.training.trainer import FIXED_IDENTITY_LABELS
 
+# `go` prints one of these for each stage, and the web UI reads them in its log.
+STAGE_STARTING, STAGE_SKIPPED = "starting", "skipped"
+
 
 @dataclass(frozen=True, slots=True)
 class StageDecision:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.results import format_duration
 from voxgraft.core.run import History, RunFolder
-from voxgraft.pipeline.stages import PIPELINE_STAGES
+from voxgraft.pipeline.stages import PIPELINE_STAGES, STAGE_SKIPPED, STAGE_STARTING
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
 from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
 
@@ -31,7 +31,7 @@ JOURNAL_HEAD_BYTES, JOURNAL_TAIL_BYTES = 16 << 10, 96 << 10
 MAX_LOG_SCAN_BYTES = 8 << 20
 # Step lines that are needed for a pace; the first ones are slower than the rest.
 MIN_TIMED_LINES = 5
-_STAGE_LINE = re.compile(rf"^({'|'.join(PIPELINE_STAGES)}): (starting|skipped): (.*)$", re.MULTILINE)
+_STAGE_LINE = re.compile(rf"^({'|'.join(PIPELINE_STAGES)}): ({STAGE_STARTING}|{STAGE_SKIPPED}): (.*)$", re.MULTILINE)
 
 
 class JobProgress(NamedTuple):
@@ -125,7 +125,7 @@ def current_stage(job: UiJob) -> str:
     """The stage of `go` that a job runs, or the last that it ran; empty for what is no stage."""
     if job.verb != "go":
         return STAGE_BY_COMMAND.get(job.verb, "")
-    return next((stage for stage, (word, _) in reversed(go_stages(job).items()) if word == "starting"), "")
+    return next((stage for stage, (word, _) in reversed(go_stages(job).items()) if word == STAGE_STARTING), "")
 
 
 def job_progress(project: Path, job: UiJob) -> JobProgress:

@@ -150,9 +150,12 @@ class Normalizer:
         return NormalizedText(draft.text, tuple(draft.changes), tuple(self.notes(draft.text) if self.notes else ()))
 
 
+NO_MATCH = "(?!)"
+
+
 def regex_alternation(texts: Iterable[str]) -> str:
     """A pattern for any of the texts, the longest first; without texts, a pattern that matches nothing."""
-    return "|".join(regex.escape(text) for text in sorted(texts, key=lambda text: (-len(text), text))) or "(?!)"
+    return "|".join(regex.escape(text) for text in sorted(texts, key=lambda text: (-len(text), text))) or NO_MATCH
 
 
 GENERIC_VERSION = "generic-2"

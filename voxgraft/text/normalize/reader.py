@@ -15,13 +15,12 @@ from typing import ClassVar, Literal
 
 import regex
 
-from voxgraft.text.normalize.generic import TextEditor, regex_alternation
+from voxgraft.text.normalize.generic import NO_MATCH, TextEditor, regex_alternation
 
 Calendar = Literal["ethiopian", "gregorian"]
 RegexMatch = regex.Match[str]
 ETHIOPIC_LETTER = r"[\p{Script=Ethiopic}&&\p{L}]"
 HUNDRED_SIGN, MYRIAD_SIGN = "፻", "፼"
-NO_MATCH = "(?!)"
 # Unicode gives each consonant eight code points in a row, one for each vowel.
 _VOWELS_PER_CONSONANT = 8
 

@@ -25,7 +25,7 @@ from voxgraft.core.languages import find_exemplar
 from voxgraft.core.results import format_duration
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.evaluation.scores import Score, format_score, measure_title
-from voxgraft.pipeline.stages import PIPELINE_STAGES, SurveyedStage, survey_stages
+from voxgraft.pipeline.stages import PIPELINE_STAGES, STAGE_SKIPPED, SurveyedStage, survey_stages
 from voxgraft.ui.commands import (
     CommandBuilder,
     find_command,
@@ -208,7 +208,7 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None]:
                 word, why = told.get(name, ("", ""))
                 # Before the first line of its log, what was done before still counts.
                 is_done = bool(word) or (rows[name].state == "done" and not told)
-                why = why if word == "skipped" else "by this job" if word else ""
+                why = why if word == STAGE_SKIPPED else "by this job" if word else ""
                 rows[name] = StageRow(name, "done" if is_done else "later", why, rows[name].when)
         if stage:
             words = job_progress(folder, alive)
