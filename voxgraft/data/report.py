@@ -48,7 +48,7 @@ from voxgraft.core.results import (
 )
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder, collect_problems, open_dataset_folder
-from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_length, write_manifest
+from voxgraft.data.manifest import MANUAL_REJECTION, DatasetSummary, ManifestClip, format_length, write_manifest
 from voxgraft.models import get_family
 
 if TYPE_CHECKING:
@@ -108,8 +108,6 @@ METRIC_TITLES = {
     "script": "Share of letters in the language's script",
 }
 AUDIO_MIME_TYPES = {".flac": "audio/flac", ".wav": "audio/wav"}
-# The reason of clips that the user has rejected.
-MANUAL_REJECTION = "by-hand"
 
 
 def compute_pace_limits(
@@ -495,6 +493,8 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
     if summary.reasons:
         rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())
         told.append(Table(("rejected for", "clips"), rows))
+    if reviewed := summary.review_line():
+        told.append(reviewed)
     paces = (f"{language} {low:g} to {high:g}" for language, (low, high) in values["letters_per_second"].items())
     told.append(f"letters per second, limits from the clips: {', '.join(paces)}")
     if missing:
