@@ -128,7 +128,7 @@ def undo(clip: ManifestClip) -> ManifestClip:
 
 def _disagreement(values: Mapping[str, Any]) -> float | None:
     value = values.get("disagreement")
-    return float(value) if type(value) in (int, float) and math.isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def describe_clip(clip: ManifestClip) -> dict[str, Any]:
