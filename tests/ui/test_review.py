@@ -20,12 +20,14 @@ from tests.test_import_repeat import _film
 from voxgraft.asr.transcripts import data_verify
 from voxgraft.config.data import DataImportSettings, DataReportSettings, DataVerifySettings
 from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import compute_sha256
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.import_command import data_import
 from voxgraft.data.manifest import MANUAL_REJECTION, TEXT_MISMATCH, DatasetSummary, ManifestClip, write_manifest
 from voxgraft.data.report import data_report
 from voxgraft.data.review import MAX_HISTORY, ReviewTable, decide, original_text, undo
 from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.tokenizers import compute_texts_sha256
 
 HERE = {"host": "127.0.0.1", "origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}
 CLIP = ManifestClip(
@@ -165,6 +167,17 @@ def test_report_and_verify_respect_what_a_person_decided(table: ReviewTable) -> 
     clips = fresh(table).clips
     assert not clips[plain].is_used
     assert clips[plain].resolve_audio(folder).is_file()
+
+
+def test_a_graft_is_out_of_date_only_if_a_text_that_it_learned_from_changed(table: ReviewTable) -> None:
+    path, (first, second) = table.dataset.manifest, ["talk-00001", "talk-00002"]
+    before, whole = compute_texts_sha256(path), compute_sha256(path)
+    table.decide(first, "accept", "", seen(table.clips[first]))
+    assert (compute_texts_sha256(path), compute_sha256(path) != whole) == (before, True)
+    table.decide(first, "edit", "ቡና", seen(table.clips[first]))
+    assert (edited := compute_texts_sha256(path)) != before
+    table.decide(second, "reject", "", seen(table.clips[second]))
+    assert compute_texts_sha256(path) != edited
 
 
 def test_an_import_that_is_repeated_keeps_what_was_edited(tmp_path: Path) -> None:
