@@ -406,10 +406,10 @@ def test_a_part_that_cannot_be_read_is_a_finding_and_the_rest_is_still_checked(
     ],
 )
 def test_settings_that_changed_after_the_graft_are_told(
-    change: dict[str, Any], told: str, made: dict[str, Made]
+    change: dict[str, Any], reported: str, made: dict[str, Made]
 ) -> None:
     result = checked(**made["chatterbox"].run_settings(**change))
-    assert told in found(result, "run-changed")
+    assert reported in found(result, "run-changed")
 
 
 def test_texts_in_another_script_than_the_language_has_are_an_error(made: dict[str, Made]) -> None:

@@ -236,9 +236,9 @@ def test_a_run_of_a_newer_voxgraft_is_refused(run: RunFolder) -> None:
 
 def test_machines_are_told_every_folder(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["clean", str(run.path), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["removed"] is False
-    assert [folder["folder"] for folder in told["folders"] if folder["remove"]] == ["step-000100", "step-000300"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["removed"] is False
+    assert [folder["folder"] for folder in reported["folders"] if folder["remove"]] == ["step-000100", "step-000300"]
     assert run_cli(["clean", str(run.path), "--json", "--yes"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] is True
     assert list_complete_steps(run) == [200, 400]

@@ -259,9 +259,9 @@ def test_a_mistyped_line_is_answered_with_the_nearest_right_one(
 
 def test_a_switch_that_is_off_is_told_by_the_flag_that_turns_it_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["train", "--help"]) == 0
-    told = set(re.findall(r"--[a-z.-]*no-[a-z-]+", re.sub(r"[│\s]+", " ", capsys.readouterr().out)))
-    assert "--train.no-full-backbone" in told
-    assert not [flag for flag in told if flag.startswith("--no-train.")]
+    reported = set(re.findall(r"--[a-z.-]*no-[a-z-]+", re.sub(r"[│\s]+", " ", capsys.readouterr().out)))
+    assert "--train.no-full-backbone" in reported
+    assert not [flag for flag in reported if flag.startswith("--no-train.")]
 
 
 def test_all_settings_can_be_built_before_they_are_used() -> None:

@@ -313,9 +313,9 @@ def test_rounding_halves_the_file_and_says_that_it_is_not_exact(fixtures: Fixtur
         assert torch.equal(loaded[name], stored[name].to(torch.bfloat16))
         load_model(kind, kind.files(tmp_path / "out" / part))
     page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    told = page + str(result.lines())
-    assert "exact" not in told
-    assert "bit for bit" not in told
+    reported = page + str(result.lines())
+    assert "exact" not in reported
+    assert "bit for bit" not in reported
     assert "rounded" in page
 
 
@@ -381,8 +381,8 @@ def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
         return "CC0" if "licence" in question else "they are my own words"
 
     with progress.use_prompt_callbacks(lambda lines, question: True, tell):
-        told = exported(run.path, "--to=graft", f"--output={tmp_path / 'told'}")
-    assert not told.findings
+        reported = exported(run.path, "--to=graft", f"--output={tmp_path / 'told'}")
+    assert not reported.findings
     assert len(asked) == 2
     terms = json.loads((tmp_path / "told" / "terms.json").read_text(encoding="utf-8"))
     assert (terms["data_licence"], terms["consent"], terms["accepted"]) == ("CC0", "they are my own words", True)

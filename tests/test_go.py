@@ -53,8 +53,8 @@ def new_run(folder: Path) -> Path:
     return run
 
 
-def gone(run: Path, **told: Any) -> GoResult:
-    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 2, **told}))
+def gone(run: Path, **reported: Any) -> GoResult:
+    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 2, **reported}))
 
 
 def words(result: GoResult) -> dict[str, str]:
@@ -315,8 +315,8 @@ def test_one_broken_recording_of_many_is_told_and_does_not_end_it(run: Path, tmp
 
 def test_a_run_without_its_sources_uses_the_clips_that_it_has(run: Path, tmp_path: Path) -> None:
     edit(run, "data", sources=[str(tmp_path / "gone")])
-    for told in ({"dry_run": True}, {}):
-        result = gone(run, **told)
+    for reported in ({"dry_run": True}, {}):
+        result = gone(run, **reported)
         assert words(result) == dict.fromkeys(ALL, "skipped")
         assert "sources are missing" in why(result, "import")
 

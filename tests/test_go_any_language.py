@@ -66,8 +66,8 @@ def voxgraft(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def gone(run: Path, **told: Any) -> GoResult:
-    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 3, **told}))
+def gone(run: Path, **reported: Any) -> GoResult:
+    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 3, **reported}))
 
 
 def ran(result: GoResult) -> list[str]:
@@ -197,11 +197,11 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
 )
 @pytest.mark.parametrize("dry", [True, False])
 def test_what_a_later_stage_lacks_is_said_before_anything_is_trained(
-    untrained: Path, told: dict[str, Any], code: str, dry: bool
+    untrained: Path, reported: dict[str, Any], code: str, dry: bool
 ) -> None:
     before = (untrained / "run.yaml").read_text(encoding="utf-8")
     with pytest.raises(VoxgraftError) as caught:
-        gone(untrained, dry_run=dry, **told)
+        gone(untrained, dry_run=dry, **reported)
     assert caught.value.code == code
     assert not (untrained / "steps").exists()
     assert (untrained / "run.yaml").read_text(encoding="utf-8") == before

@@ -87,10 +87,10 @@ def test_a_folder_of_films_becomes_clips_with_a_manifest(whole: Path) -> None:
 
 def test_nothing_is_left_out_in_silence(films: Path, tmp_path: Path) -> None:
     done, _ = _import(tmp_path / "set", films)
-    told = {(problem.code, Path(problem.file).name) for problem in done.problems}
-    assert ("source-unknown", "film.en.srt") in told
-    assert ("source-unknown", "notes.pdf") in told
-    assert ("subtitle-repeats", "film.srt") in told
+    reported = {(problem.code, Path(problem.file).name) for problem in done.problems}
+    assert ("source-unknown", "film.en.srt") in reported
+    assert ("source-unknown", "notes.pdf") in reported
+    assert ("subtitle-repeats", "film.srt") in reported
     written = [json.loads(line) for line in (tmp_path / "set" / "problems.jsonl").read_text().splitlines()]
     assert len(written) == len(set(done.problems))
     assert all(Path(one["file"]).is_absolute() and Path(one["file"]).exists() and one["cure"] for one in written)

@@ -54,8 +54,10 @@ def test_a_damaged_problem_in_a_journal_is_refused_with_a_code(tmp_path: Path, v
 
 
 def test_a_problem_of_another_version_is_told_under_its_own_name() -> None:
-    told = SourceProblem.from_json({"code": "of-tomorrow", "found": "x", "file": "f", "line": 0, "last": 0}).finding()
-    assert "of-tomorrow" in told.found
+    reported = SourceProblem.from_json(
+        {"code": "of-tomorrow", "found": "x", "file": "f", "line": 0, "last": 0}
+    ).finding()
+    assert "of-tomorrow" in reported.found
 
 
 def test_a_process_that_is_ended_while_it_measures_is_told_with_a_cure(tmp_path: Path) -> None:

@@ -118,8 +118,8 @@ def test_ljspeech_is_imported_and_what_is_missing_is_told(tmp_path: Path) -> Non
     assert clips[1].text_as_found == "ሰላም 1"
     assert clips[1].text == "ሰላም ቁጥር አንድ"
     assert all(clip.seconds == pytest.approx(2.0, abs=0.01) and clip.sample_rate == RATE for clip in clips)
-    told = {(problem.code, problem.line) for problem in done.problems}
-    assert told == {("media-missing", 5), ("table-duplicate", 6), ("table-line", 7)}
+    reported = {(problem.code, problem.line) for problem in done.problems}
+    assert reported == {("media-missing", 5), ("table-duplicate", 6), ("table-line", 7)}
 
 
 def test_parts_of_a_long_file_are_cut_where_the_list_says(tmp_path: Path) -> None:

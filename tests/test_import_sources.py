@@ -179,8 +179,8 @@ def test_subtitles_of_another_language_are_those_that_name_a_film_and_a_language
     found = find_sources([_files(tmp_path, *names)], "am")
     assert {source.text.name for source in found[0]} == taken
     assert all(source.media is not None for source in found[0])
-    told = {name for _, name in _told(found)}
-    assert {name for name in names if name.endswith(".srt")} - taken <= told
+    reported = {name for _, name in _told(found)}
+    assert {name for name in names if name.endswith(".srt")} - taken <= reported
 
 
 def test_a_lone_file_of_another_language_is_told_unless_its_media_are_named(tmp_path: Path) -> None:

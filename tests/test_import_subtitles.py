@@ -97,8 +97,8 @@ six
 def test_broken_blocks_are_told_by_line_and_the_rest_is_used() -> None:
     cues, problems = parse_subtitles(BROKEN, ".srt", "b.srt")
     assert [cue.text for cue in cues] == ["one", "five", "six"]
-    told = {(problem.code, problem.line) for problem in problems}
-    assert told == {("subtitle-time", 6), ("subtitle-stray", 9), ("subtitle-time", 12), ("subtitle-empty", 16)}
+    reported = {(problem.code, problem.line) for problem in problems}
+    assert reported == {("subtitle-time", 6), ("subtitle-stray", 9), ("subtitle-time", 12), ("subtitle-empty", 16)}
     assert any("lost text" in problem.found for problem in problems)
 
 

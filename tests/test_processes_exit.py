@@ -53,8 +53,8 @@ def test_an_error_of_one_process_ends_all_and_is_named_by_all(tmp_path: Path) ->
     assert [code for code, _ in found.values()] == [2, 2, 2]
     assert found[1][1].startswith("error pack-too-small: clip 7 has 900 positions (expected: at most 400)")
     for rank in (0, 2):
-        told = "error process-failed: process 1 of 3 ended: pack-too-small: clip 7 has 900 positions\n"
-        assert told in found[rank][1]
+        reported = "error process-failed: process 1 of 3 ended: pack-too-small: clip 7 has 900 positions\n"
+        assert reported in found[rank][1]
         assert "from the last saved step" in found[rank][1]
 
 

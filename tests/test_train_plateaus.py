@@ -233,6 +233,6 @@ def test_a_model_that_learns_to_read_is_told_from_one_that_cannot(
     LearningMonitor(loop, None, LearningThresholds(early_steps=60))
     loop.train(0)
     entries = loop.journal.read()
-    told = [entry["code"] for entry in entries if entry["kind"] == "finding"]
+    reported = [entry["code"] for entry in entries if entry["kind"] == "finding"]
     state = [entry["state"] for entry in entries if entry["kind"] == "valid"][-1]
-    assert (state, "not-reading" in told) == (("stuck", True) if slipped else ("learning", False))
+    assert (state, "not-reading" in reported) == (("stuck", True) if slipped else ("learning", False))

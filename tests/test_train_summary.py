@@ -204,8 +204,8 @@ def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(w
     opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, batch_tokens=10_000)
     share = "only 0.2% of these at the last of 1 step"
     assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps (longer than the run): {share}"
-    told = [values["code"] for kind, _, values in heard.reports if kind == "finding"]
-    assert "warmup-too-long" in told
+    reported = [values["code"] for kind, _, values in heard.reports if kind == "finding"]
+    assert "warmup-too-long" in reported
     passes = re.search(r"1 in total, ([0-9.]+) epochs, ([0-9.]+) in every step", opening["steps"])
     assert passes is not None
     assert passes[1] == passes[2]

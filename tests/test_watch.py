@@ -168,8 +168,8 @@ def test_what_is_found_stays_the_same_text_while_it_lasts() -> None:
         looks([*falling(6.0, 4.5, 4), *[4.5] * 26], 0.05),
         [replace(look, text_loss=7.0 + at) for at, look in enumerate(looks(falling(6.0, 2.0, 30)))],
     ):
-        told = [assess_learning(low[:count], LONG, CHANCE).findings for count in range(1, 20)]
-        assert len({item.found for found in told for item in found}) == 1
+        reported = [assess_learning(low[:count], LONG, CHANCE).findings for count in range(1, 20)]
+        assert len({item.found for found in reported for item in found}) == 1
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +218,10 @@ def test_a_watched_run_that_is_gone_on_with_tells_what_the_straight_one_tells(
     broken.train(0)
     again = watched(place, tmp_path / "broken")
     again.train(resumed(again))
-    told = [strip_clock_fields(entry) for entry in again.journal.read() if entry["kind"] not in ("stop-asked", "end")]
-    assert told == [strip_clock_fields(entry) for entry in straight.journal.read() if entry["kind"] != "end"]
+    reported = [
+        strip_clock_fields(entry) for entry in again.journal.read() if entry["kind"] not in ("stop-asked", "end")
+    ]
+    assert reported == [strip_clock_fields(entry) for entry in straight.journal.read() if entry["kind"] != "end"]
     codes = [entry["code"] for entry in findings(again)]
     assert "no-gain" in codes  # the sets are random: there is nothing to learn
     assert len(codes) == len(set(codes))
@@ -239,13 +241,13 @@ def test_rows_that_get_no_gradient_are_told_once_by_name(place: Place, tmp_path:
         parameter.register_hook(mask(lambda rows: rows < 4))  # type: ignore[no-untyped-call]
     loop.train(0)
     model = loop.stepper.trained.model
-    told = [entry for entry in findings(loop) if entry["code"] == "dead-rows"]
-    assert len(told) == 2
-    assert {entry["where"] for entry in told} == {model.text_embedding_name, model.text_head_name}
+    reported = [entry for entry in findings(loop) if entry["code"] == "dead-rows"]
+    assert len(reported) == 2
+    assert {entry["where"] for entry in reported} == {model.text_embedding_name, model.text_head_name}
     first = model.num_text_ids - NUM_NEW
-    assert told[0]["found"].startswith("4 new rows")
-    assert all(f"'piece {first + row}'" in told[0]["found"] for row in range(4))
-    assert told[0]["step"] == EVERY.valid_every
+    assert reported[0]["found"].startswith("4 new rows")
+    assert all(f"'piece {first + row}'" in reported[0]["found"] for row in range(4))
+    assert reported[0]["step"] == EVERY.valid_every
 
 
 @pytest.mark.long(fast="*tiny*")
@@ -260,8 +262,8 @@ def test_a_loss_that_is_not_finite_stands_in_the_journal_before_training_ends(pl
         next(iter(loop.stepper.trained.parameters["rows"].values()))[0] = torch.nan
     with pytest.raises(NonFiniteError):
         loop.train(0)
-    told = [entry for entry in findings(loop) if entry["code"] == "loss-not-finite"]
-    assert [entry["step"] for entry in told] == [1]
+    reported = [entry for entry in findings(loop) if entry["code"] == "loss-not-finite"]
+    assert [entry["step"] for entry in reported] == [1]
 
 
 @pytest.mark.long(fast="*tiny*")

@@ -273,8 +273,8 @@ def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(context: An
 
 
 def test_the_time_left_of_a_training_that_goes_on_is_told_by_the_lines_before(home: Path) -> None:
-    told = train.load_train_status(RunFolder(home / PROJECT))
-    told.history.num_steps = 1000
+    reported = train.load_train_status(RunFolder(home / PROJECT))
+    reported.history.num_steps = 1000
     for step in range(5, 10):
-        told.history.steps[step] = {"positions": 400, "positions_per_second": 200.0}
-    assert "33 min left" in train.train_figures_html(told, is_running=True, bound=None)
+        reported.history.steps[step] = {"positions": 400, "positions_per_second": 200.0}
+    assert "33 min left" in train.train_figures_html(reported, is_running=True, bound=None)

@@ -500,8 +500,8 @@ def _decide_evaluate(work: PipelineContext) -> StageDecision:
     scores = _read_json_object(path, MAX_CARD_BYTES)
     sentences = scores.get("sentences")
     if not are_scores_current(work.run, scores):
-        told = "its scores belong to another model", "its scores belonged to another model"
-        return StageDecision(True, *told, is_stale=True)
+        message = "its scores belong to another model", "its scores belonged to another model"
+        return StageDecision(True, *message, is_stale=True)
     if other := _why_sentences_differ(work.go_settings, sentences if isinstance(sentences, dict) else {}):
         return StageDecision(True, f"its scores are {other}", f"its scores were {other}", is_stale=True)
     recognizer, used_recognizer = work.settings.evaluate.recognizer, scores.get("listener")
