@@ -104,7 +104,7 @@ def test_check_and_train_end_with_the_same_error(run: WholeRun) -> None:
     assert [item for item in result.findings if item.code == "set-missing"] == [error.finding]
 
 
-def test_a_run_without_any_data_yet_is_told_in_a_note(run: WholeRun) -> None:
+def test_a_run_without_any_data_yet_is_reported_in_a_note(run: WholeRun) -> None:
     shutil.rmtree(run.folder.data)
     findings = looked(run)
     assert [(item.code, item.level) for item in findings] == [("set-missing", "note")] * 2
@@ -273,7 +273,7 @@ def test_a_warm_up_longer_than_the_run_is_a_warning(run: WholeRun) -> None:
     assert not said(looked(run, train_warmup_steps=4), "warmup-too-long")
 
 
-def test_merged_mode_without_protection_is_told(run: WholeRun) -> None:
+def test_merged_mode_without_protection_is_reported(run: WholeRun) -> None:
     alone = looked(run, train_mode="merged", data_self_replay=0)
     assert {item.code for item in alone if item.level == "warning"} == {"replay-missing", "retention-unmeasured"}
     assert {item.code for item in looked(run, train_mode="merged")} == {"rows-unused"}

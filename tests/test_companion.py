@@ -82,7 +82,7 @@ def test_arrays_come_back_bit_for_bit_whatever_the_worker_prints() -> None:
     assert gone(pid)
 
 
-def test_an_error_of_the_stock_program_is_told_and_the_same_worker_goes_on() -> None:
+def test_an_error_of_the_stock_program_is_reported_and_the_same_worker_goes_on() -> None:
     worker = companion()
     error = error_of(lambda: worker.ask("fail"))
     assert error.code == "companion-failed"
@@ -295,7 +295,7 @@ def test_a_place_where_nothing_can_be_made_is_a_clear_error(
     assert "file-unwritable" in capsys.readouterr().err
 
 
-def test_a_broken_card_is_told_with_its_cure_and_the_cure_works(
+def test_a_broken_card_is_reported_with_its_cure_and_the_cure_works(
     places: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (places / "chatterbox").mkdir(parents=True)

@@ -69,7 +69,7 @@ class BriefKeyboard(DemoRunner):
         return BriefWriter(usual.run, usual.family, usual.files, usual.graft)
 
 
-def told_of(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, str]]:
+def reported_codes(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, str]]:
     """Everything but the listening."""
     settings = DemoSettings(folder=folder, mistake=mistake, steps=steps)
     reported = MistakeReport(mistake, "", MISTAKES[mistake][1])
@@ -252,15 +252,15 @@ def test_the_command_tells_of_a_mistake_with_the_seed_that_it_was_given(tmp_path
 def test_a_mistake_in_tokenizer_or_data_is_refused_before_the_first_step(mistake: DemoMistake, tmp_path: Path) -> None:
     result = demo(DemoSettings(folder=tmp_path / "demo", mistake=mistake))
     assert result.exit_code == 0
-    assert result.told is not None
-    assert set(MISTAKES[mistake][1]) <= {item.code for _, item in result.told.caught}
-    assert any("refuses" in when for when, _ in result.told.caught)
+    assert result.mistake is not None
+    assert set(MISTAKES[mistake][1]) <= {item.code for _, item in result.mistake.caught}
+    assert any("refuses" in when for when, _ in result.mistake.caught)
     assert not (tmp_path / "demo" / "am" / "steps").exists()
 
 
 @pytest.mark.long
 def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_check(tmp_path: Path) -> None:
-    reported = told_of("unfrozen-high-rate", tmp_path, steps=21)
+    reported = reported_codes("unfrozen-high-rate", tmp_path, steps=21)
     assert ("before training", "replay-missing") in reported
     assert ("while training", "retention-bound") in reported
     assert ("in its output", "body-changed") in reported
@@ -271,7 +271,7 @@ def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_chec
 
 @pytest.mark.long
 def test_masked_rows_are_found_shrunk_in_what_the_masked_baseline_left(tmp_path: Path) -> None:
-    reported = told_of("seed-freeze", tmp_path, steps=12)
+    reported = reported_codes("seed-freeze", tmp_path, steps=12)
     assert {("in its output", "base-rows-shrunk"), ("in its output", "body-changed")} <= reported
 
 

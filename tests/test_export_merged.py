@@ -40,7 +40,7 @@ def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_ba
 
 
 @pytest.mark.long
-def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(fixtures: Fixtures, tmp_path: Path) -> None:
+def test_a_cost_is_reported_only_of_the_very_checkpoint_that_was_measured(fixtures: Fixtures, tmp_path: Path) -> None:
     world = fixtures.stopping_world()
     run = copied(world, tmp_path / "run")
     train(train_settings(world, run, mode="merged", steps=1))

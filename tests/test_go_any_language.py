@@ -186,7 +186,7 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("reported", "code"),
     [
         ({"evaluate": {"recognizer": "command:/nowhere/ears {wav}"}}, "recognizer-failed"),
         ({"evaluate": {"recognizer": "built-in"}}, "recognizer-language"),
@@ -207,7 +207,7 @@ def test_what_a_later_stage_lacks_is_said_before_anything_is_trained(
     assert (untrained / "run.yaml").read_text(encoding="utf-8") == before
 
 
-def test_a_data_set_without_held_out_texts_is_told_by_go_and_by_check_before_training(
+def test_a_data_set_without_held_out_texts_is_reported_by_go_and_by_check_before_training(
     untrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = untrained / "data" / "manifest.jsonl"

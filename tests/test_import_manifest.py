@@ -54,7 +54,7 @@ def test_keys_that_are_not_known_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"seconds": "2.5"}, "seconds"),
         ({"seconds": -1}, "seconds"),
@@ -95,7 +95,7 @@ def test_two_clips_of_one_id_are_refused_with_both_lines(tmp_path: Path) -> None
         ("not JSON", "manifest-unknown"),
     ],
 )
-def test_a_manifest_of_another_program_or_version_is_told_apart(tmp_path: Path, first: str, code: str) -> None:
+def test_a_manifest_of_another_program_or_version_is_reported_apart(tmp_path: Path, first: str, code: str) -> None:
     path = tmp_path / "manifest.jsonl"
     path.write_text(first + "\n", encoding="utf-8")
     with pytest.raises(VoxgraftError) as caught:

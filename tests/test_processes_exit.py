@@ -59,7 +59,7 @@ def test_an_error_of_one_process_ends_all_and_is_named_by_all(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_a_bug_in_one_process_is_told_by_it_and_named_by_the_others(tmp_path: Path) -> None:
+def test_a_bug_in_one_process_is_reported_by_it_and_named_by_the_others(tmp_path: Path) -> None:
     found = ended(started("bug", 2, tmp_path))
     assert "Traceback" in found[1][1]
     assert "process 1 of 2 ended: RuntimeError('shapes do not fit')" in found[0][1]

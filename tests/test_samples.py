@@ -262,7 +262,7 @@ def test_samples_sound_in_the_voice_of_a_held_out_recording(
         assert (ratios[1] < ratios[0] - 5) is vocoder.needs_latents
 
 
-def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(fixtures: Fixtures, tmp_path: Path) -> None:
+def test_a_waveform_end_that_fails_is_reported_of_and_asked_no_more(fixtures: Fixtures, tmp_path: Path) -> None:
     loop = loop_of(fixtures.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     broken = Broken()
     sampler = SampleCallback(loop, [OLD], broken)

@@ -145,7 +145,7 @@ class Spoken:
 
     run: Path
     made: ClipDataset
-    told: Finding
+    reported: Finding
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def spoken(world: World, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
 def test_a_set_is_made_once_and_used_again_while_it_fits(world: World, spoken: Spoken, tmp_path: Path) -> None:
     run, made = Path(shutil.copytree(spoken.run, tmp_path / "run")), spoken.made
     again, told_again = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
-    assert "spoken by the base" in spoken.told.found
+    assert "spoken by the base" in spoken.reported.found
     assert "used again" in told_again.found
     assert made.fingerprint == again.fingerprint
     assert is_self_replay(made)

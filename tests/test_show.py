@@ -265,7 +265,7 @@ def error_of(place: Path) -> VoxgraftError:
     return caught.value
 
 
-def test_a_grown_file_alone_is_told_which_tokenizer_it_lacks_and_shown_whole_beside_it(
+def test_a_grown_file_alone_is_reported_which_tokenizer_it_lacks_and_shown_whole_beside_it(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:
     state = load_file(fixtures.base("chatterbox").checkpoint)

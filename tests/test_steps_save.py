@@ -250,7 +250,7 @@ def test_copies_renamed_steps_and_foreign_folders_are_never_taken_for_steps(run:
     assert_newest(run, 4)
 
 
-def test_a_step_renamed_to_another_number_is_told_from_the_real_one(run: RunFolder) -> None:
+def test_a_step_renamed_to_another_number_is_reported_from_the_real_one(run: RunFolder) -> None:
     save(run, 1, 2)
     os.rename(run.step(2), run.step(700))
     loaded = load_step(run)

@@ -212,7 +212,7 @@ def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(w
     assert float(passes[1]) > 1
 
 
-def test_few_steps_of_a_pass_are_told_with_a_decimal(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
+def test_few_steps_of_a_pass_are_reported_with_a_decimal(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
     found = re.search(r"3 in total, ([0-9.]+) epochs, of ([0-9.]+) steps;", first[0]["steps"])
     assert found is not None
     assert float(found[1]) * float(found[2]) == pytest.approx(3, rel=0.1)

@@ -74,7 +74,7 @@ def train(loop: Trainer) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(place: Place, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, Mapping[str, Any]]]:
+def reported(place: Place, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, Mapping[str, Any]]]:
     """Everything that a real training tells, in order."""
     heard: list[tuple[str, int, Mapping[str, Any]]] = []
 
@@ -195,7 +195,7 @@ def test_one_interrupt_is_answered_while_the_step_goes_on(
 
         loop.callbacks.append(LogCallback(interrupt))
         train(loop)
-    assert loop.journal.read()[-1]["reason"] == "told"
+    assert loop.journal.read()[-1]["reason"] == "stopped"
     assert "ended: stopped on request" in plain(screen.seen)
     assert "saved" in plain(screen.seen)
 

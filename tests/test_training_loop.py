@@ -50,7 +50,7 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
     straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
     broken.callbacks.append(StopAt(4, "enough for now"))
-    assert broken.train(0).reason == "told"
+    assert broken.train(0).reason == "stopped"
     again = loop_of(place, tmp_path / "broken", options)
     assert resumed(again) == 4
     again.train(4)

@@ -27,7 +27,7 @@ def _verify(folder: Path, **more: Any) -> tuple[dict[str, Any], list[ManifestCli
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> tuple[Path, str]:
+def reported(tmp_path: Path) -> tuple[Path, str]:
     """Forty clips, and a program that says what is spoken in each by its length. Three clips have wrong texts."""
     clips, texts = [], []
     for at in range(40):

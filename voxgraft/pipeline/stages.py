@@ -435,7 +435,8 @@ def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> s
     rounds = standing.get("rounds_without_better", 0)
     if reason == "no-better" and 0 < settings.patience <= rounds and ended.step >= settings.min_steps:
         return f"early stopping at step {ended.step:,}"
-    if reason == "told":  # a guard asked for the end: only a person decides to train on against it
+    # A guard asked for the end: only a person decides to train on against it. Older journals say `told`.
+    if reason in ("stopped", "told"):
         stop_requests = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
         if why := next((str(line.get("why")) for line in stop_requests), ""):
             return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` continues anyway"
