@@ -59,7 +59,7 @@ NewLanguage = Annotated[
 LanguageTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Text files to learn the new tokens from, one sentence per line, or the manifest.jsonl of a dataset."
+        description="Text files to learn new tokens from, one sentence per line, or the manifest.jsonl of a dataset."
     ),
 ]
 ProofTexts = Annotated[
@@ -134,7 +134,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Training data: folders that `prepare` wrote (sets), or prompt-target pairs of an IndexTTS-2 fork (docs/migration.md)."""
+    """Training data: folders written by `prepare`, or prompt-target pairs of an IndexTTS-2 fork (docs/migration.md)."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""
