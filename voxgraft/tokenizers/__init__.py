@@ -246,7 +246,7 @@ def _iter_sentences(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def compute_texts_sha256(path: Path) -> str:
-    """SHA-256 of the texts of a file: of a manifest only those that are learned from, not what else it says of clips."""
+    """SHA-256 of the texts of a file; of a manifest only of those that are learned from, not of all it says."""
     with path.open("rb") as stream:
         is_manifest = path.suffix == MANIFEST_SUFFIX and stream.readline(200).startswith(MANIFEST_PREFIX.encode())
     if not is_manifest:
