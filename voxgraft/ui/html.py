@@ -85,6 +85,13 @@ def target_button(target: PageTarget, words: str = "") -> str:
     )
 
 
+def action_button(act: str, words: str, *, label: str = "", elem_id: str = "", **data: str) -> str:
+    """A button inside of an HTML part; `ACTIONS_JS` (page.py) sends `act` and `data` to the part's click event."""
+    named = "".join(f' {name}="{escape(text)}"' for name, text in (("id", elem_id), ("aria-label", label)) if text)
+    given = "".join(f' data-{name}="{escape(text)}"' for name, text in {"act": act, **data}.items())
+    return f'<button type="button" class="vg-do"{named}{given}>{escape(words)}</button>'
+
+
 def find_targets(finding: Mapping[str, Any], verb: str = "") -> Iterator[PageTarget]:
     """The controls that an error is about: by its code, the flags and settings that it names, commands of its fix."""
     texts = " ".join(str(finding.get(key) or "") for key in ("found", "expected", "cure"))
