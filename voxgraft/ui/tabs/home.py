@@ -37,7 +37,7 @@ from voxgraft.ui.commands import (
 )
 from voxgraft.ui.files import UPLOADS_FOLDER, file_stamp, modified_time, next_free_path
 from voxgraft.ui.forms import CommandForm
-from voxgraft.ui.html import NEEDED_CODE, action_button, audio_file_html, error_html, note_html
+from voxgraft.ui.html import NEEDED_CODE, action_button, audio_file_html, error_html, file_link, note_html
 from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
 from voxgraft.ui.live import current_stage, go_stages, job_progress, journal_ends, progress_html
 from voxgraft.ui.page import ACTIONS_JS, PageContext, build_job_controls, start_job
@@ -182,7 +182,8 @@ def refresh_home(context: PageContext, project: str, known: dict[str, str]) -> l
         updates[1] = shown if shown != known.get("stages") or project != known.get("project") else gr.skip()
         sample = newest_sample(run)
         trained = (run.graft / "adapter").exists() or any(run.steps.glob("step-0*[1-9]*"))
-        now["listen"] = f"{sample} {trained}"
+        report = file_stamp(run.eval / "default" / "report.html")
+        now["listen"] = f"{sample} {trained} {report}"
         if now["listen"] != known.get("listen") or project != known.get("project"):
             updates[2] = _listen_html(context, run, sample)
             updates[3] = gr.update(visible=trained)
@@ -377,7 +378,8 @@ def _listen_html(context: PageContext, run: RunFolder, sample: tuple[int, Path] 
             language=str(facts.get("language", "")),
             about="The untrained model tries the new language." if step == 0 else "",
         )  # fmt: skip
-        return f'<div class="vg-players">{card}</div>'
+        link = file_link(context, run.eval / "default" / "report.html", "Open the evaluation report")
+        return f'<div class="vg-players">{card}</div>{link}'
     return ""
 
 
