@@ -60,12 +60,12 @@ class NewSettings(Settings):
     family: FamilyOfBase = None
     texts: LanguageTexts = ()
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, for `go`. Their texts also train the new tokens, without --texts."""
+    """Recordings with subtitles or transcripts, for `go`. Without --texts, new tokens are learned from their texts."""
     speaker: str | None = None
     """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Config or command line of another trainer to take settings from. Reports how each key was translated."""
+    """Take settings from a config file of another trainer, or from a file with its command line. Reports each key."""
 
 
 class UpdateSettings(Settings):
@@ -88,7 +88,7 @@ class CheckSettings(RunSettings):
     checkpoint: Path | None = None
     """Extended or trained checkpoint to check against the base and the tokenizer."""
     base_config: Path | None = None
-    """Config or command line of another trainer: its sizes, learning rates and freeze boundary are checked."""
+    """Config file of another trainer, or its command line in a file. Sizes, rates and freeze boundary are checked."""
     prepared: Path | None = None
     """Prepared data of another trainer (text_ids/*.npy): its ids are checked."""
     speak: bool = False
@@ -438,7 +438,7 @@ class ExportSettings(Settings):
     model: Path
     """Folder of a run, or folder of a graft (then --base is required)."""
     to: ExportKind | None = None
-    """Target: graft (to share), peft, or an original package. Default: graft; after merged training, the package."""
+    """Target: graft (to share), peft, or an original package. Default: graft; with train.mode merged, the package."""
     drop_in: bool = False
     """Chatterbox: a folder of the original size, for the new language only, that the package loads unchanged."""
     parts: ExportParts = "both"
@@ -507,7 +507,7 @@ class GoSettings(RunSettings):
     max_sentences: int = Field(100, ge=2)
     """`evaluate`: maximum number of sentences per language."""
     to: ExportKind | None = None
-    """`export`: target. Default: graft; after merged training, the format of the original package."""
+    """`export`: target. Default: graft; with train.mode merged, the format of the base's own package."""
     data_licence: str | None = Field(None, max_length=2000)
     """`export`: licence of the recordings and texts. Default: asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
