@@ -81,7 +81,7 @@ def target_button(target: PageTarget, words: str = "") -> str:
     folds = " ".join(target.folds)
     return (
         f'<button type="button" class="vg-goto" data-goto="{escape(target.elem_id)}" data-tab="{escape(target.tab)}"'
-        f' data-folds="{escape(folds)}">{escape(words or f"Go to {target.label}")}</button>'
+        f' data-folds="{escape(folds)}">{escape(words or f"Go to “{target.label}”")}</button>'
     )
 
 
