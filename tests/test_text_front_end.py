@@ -141,7 +141,7 @@ def published(name: str, language: str) -> Grown:
 
 def write_package(folder: Path, name: str, rules: TextRules) -> None:
     kind, files = get_family(name), None
-    for place, text in build_text_package(rules, *kind.upstream().text_step(files)).items():  # type: ignore[arg-type]
+    for place, text in build_text_package(rules, kind.languages, *kind.upstream().text_step(files)).items():  # type: ignore[arg-type]
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(text, encoding="utf-8")
 

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from voxgraft.audio.files import AudioSamples, MediaReader, write_clip_audio
 from voxgraft.audio.metrics import RollingAudioBuffer, SileroVad
 from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteError
+from voxgraft.core.languages import is_language_code
 from voxgraft.core.results import format_names
 from voxgraft.data.folder import CLIPS_FOLDER, AudioStamp, DatasetFolder, delete_file, read_import_journal
 from voxgraft.data.lists import (
@@ -32,7 +34,8 @@ from voxgraft.data.manifest import ManifestClip, SourceProblem
 from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions, cut_segments, length_reasons
 from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
-from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.normalize import Normalizer, build_normalizer
+from voxgraft.text.spans import SpanError, closing_codes, rewrite_parts, split_spans
 
 # A longer file is a whole recording: one text for all of it does not say what is spoken where.
 MAX_ROW_SECONDS = 300.0
@@ -255,7 +258,15 @@ def _iter_source_clips(
             found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording ends before it"
             problems.append(SourceProblem("media-short", found, file, *lines))
             continue
-        text = build_normalizer(language, fold_homophones=options.fold_homophones).normalise(cut.text).text
+        codes = frozenset(filter(is_language_code, closing_codes(cut.text)))
+        try:
+            split_spans(cut.text, codes.__contains__)
+        except SpanError as error:
+            found = f"{cut.text!r:.80}, character {error.position}: {error.found}"
+            problems.append(SourceProblem("text-span", found, file, *lines))
+            continue
+        normalizer = build_normalizer(language, fold_homophones=options.fold_homophones)
+        text = rewrite_parts(cut.text, codes.__contains__, partial(_normalize_part, normalizer))
         if not text:
             problems.append(SourceProblem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
             continue
@@ -277,6 +288,12 @@ def _iter_source_clips(
             other=other,
         )
         yield clip, cut
+
+
+def _normalize_part(normalizer: Normalizer, code: str | None, text: str) -> str:
+    """What a span of another language says is left as it is written: the rules are not for it."""
+    is_own = code is None or code == normalizer.language.lower()
+    return normalizer.normalise(text).text if is_own else text
 
 
 Segment = tuple[AudioSegment, str, str, str, str, dict[str, Any]]
