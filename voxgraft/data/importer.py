@@ -35,7 +35,7 @@ from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions
 from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import Normalizer, build_normalizer
-from voxgraft.text.spans import SpanError, closing_codes, rewrite_parts, split_spans
+from voxgraft.text.spans import SpanError, rewrite_parts, split_spans
 
 # A longer file is a whole recording: one text for all of it does not say what is spoken where.
 MAX_ROW_SECONDS = 300.0
@@ -258,15 +258,14 @@ def _iter_source_clips(
             found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording ends before it"
             problems.append(SourceProblem("media-short", found, file, *lines))
             continue
-        codes = frozenset(filter(is_language_code, closing_codes(cut.text)))
         try:
-            split_spans(cut.text, codes.__contains__)
+            split_spans(cut.text, is_language_code)
         except SpanError as error:
             found = f"{cut.text!r:.80}, character {error.position}: {error.found}"
             problems.append(SourceProblem("text-span", found, file, *lines))
             continue
         normalizer = build_normalizer(language, fold_homophones=options.fold_homophones)
-        text = rewrite_parts(cut.text, codes.__contains__, partial(_normalize_part, normalizer))
+        text = rewrite_parts(cut.text, is_language_code, partial(_normalize_part, normalizer))
         if not text:
             problems.append(SourceProblem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
             continue

@@ -571,7 +571,8 @@ def build_text_package(
 ) -> dict[str, str]:
     """The files of the package, by their place in the export.
 
-    `languages` are those of the base that a span may have. `body` is what `prepared` does, by the family; `modules` are sources of the family's own that it imports.
+    `languages` are those of the base that a span may have. `body` is what `prepared` does, by the family; `modules`
+    are sources of the family's own that it imports.
     """
     imports = [f"from .{name} import *" for name in modules] + [
         "from .rules import TextRules",

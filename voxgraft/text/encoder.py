@@ -220,24 +220,28 @@ class TextEncoder:
         of_base = has_new and not self.is_new_language(main)
         closed = [of_base] * len(ids)
         space, spaced = self.base.encode(self.front.prepare(" ", None)), False
-        inner = [(code, *split_seams(part)) for code, part in parts]
-        for number, (code, before, words, after) in enumerate(inner):
-            is_new, is_last = self.grown is not None and self.is_new_language(code), number + 1 == len(inner)
-            spaced = bool(number) and (spaced or bool(before))
-            if words:
-                words = self.rules.normalizer.normalise(words).text if is_new else words
-                prepared = self.front.prepare_part(words, code, is_first=not number, is_last=is_last)
-                if spaced and not words.startswith(self.front.closed_up):
-                    ids += space
-                    closed += [of_base] * len(space)
-                tokenizer = self.grown if is_new and self.grown is not None else self.base
-                # Glued to the part before it, a word does not begin here (`[en]computer[/en]ዎች`).
-                encode = tokenizer.encode if spaced or not number else tokenizer.encode_exact
-                own = self._encode_new(prepared, encode) if is_new else encode(prepared)
-                ids += own
-                closed += [has_new and not is_new] * len(own)
+        spoken: list[tuple[str | None, bool, str]] = []  # language, whether a space is before it, words
+        for code, part in parts:
+            before, words, after = split_seams(part)
+            if self.grown is not None and self.is_new_language(code):
+                words = self.rules.normalizer.normalise(words).text
+            spaced = spaced or bool(before)
+            if words.strip():
+                spoken.append((code, spaced and bool(spoken), words))
                 spaced = False
             spaced = spaced or bool(after)
+        for number, (code, spaced, words) in enumerate(spoken):
+            is_new, is_last = self.grown is not None and self.is_new_language(code), number + 1 == len(spoken)
+            prepared = self.front.prepare_part(words, code, is_first=not number, is_last=is_last)
+            if spaced and not words.startswith(self.front.closed_up):
+                ids += space
+                closed += [of_base] * len(space)
+            tokenizer = self.grown if is_new and self.grown is not None else self.base
+            # Glued to the part before it, a word does not begin here (`[en]computer[/en]ዎች`).
+            encode = tokenizer.encode if spaced or not number else tokenizer.encode_exact
+            own = self._encode_new(prepared, encode) if is_new else encode(prepared)
+            ids += own
+            closed += [has_new and not is_new] * len(own)
         return EncodedText(ids, self.language if has_new else main, closed if any(closed) else None)
 
     def _tag_ids(self, language: str | None) -> list[int]:

@@ -37,7 +37,8 @@ def closing_codes(text: str) -> frozenset[str]:
 def split_spans(text: str, is_language: Callable[[str], bool]) -> Parts | None:
     """The parts of a text; None if it has no span. Refused if a marker of a span has no counterpart or no meaning.
 
-    `is_language` knows codes in lower case. What only looks like a marker, such as `[sad]` without `[/sad]`, is text.
+    `is_language` knows codes in lower case. What only looks like a marker is text: `[sad]` without `[/sad]`, and an
+    insertion such as `he gave [it] away`, which is a word and not before one.
     """
     markers = [(found, found["code"].lower()) for found in _MARKER.finditer(text)]
     closed = closing_codes(text)
@@ -57,7 +58,7 @@ def split_spans(text: str, is_language: Callable[[str], bool]) -> Parts | None:
             parts.append((language, text[end : found.start()]))
             language = ""
         else:
-            if not is_language(code) and code not in closed:
+            if code not in closed and not (is_language(code) and text[found.end() : found.end() + 1].isalnum()):
                 continue
             if language:
                 raise SpanError(f"{found[0]} inside of the span [{language}]", at, f"[/{language}] before it")
