@@ -39,7 +39,7 @@ from voxgraft.models import family_names, get_family
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import split_into_chunks
 from voxgraft.text.encoder import EncodedText, TextEncoder
-from voxgraft.text.normalize import TextRules
+from voxgraft.text.normalize import TextRules, build_normalizer, normalize_marked_text, replay_changes
 from voxgraft.text.spans import SpanError, find_spans, remove_markers, split_spans
 from voxgraft.tokenizers import open_tokenizer
 
@@ -342,6 +342,16 @@ def test_an_import_keeps_spans_as_written_and_tells_the_line_of_broken_ones(tmp_
         "ሰላም it ነው",
     ]
     assert [(problem.code, problem.line) for problem in done.problems] == [("text-span", line) for line in (2, 3, 5)]
+
+
+def test_changes_of_a_text_with_spans_are_recorded_and_lead_to_the_result() -> None:
+    text = "በ1987 [en]in 1987[/en] ዓ.ም. [am]3[/am] «x»"
+    found = normalize_marked_text(build_normalizer("am"), text)
+    assert found.text.startswith("በአንድ ሺህ ዘጠኝ መቶ ሰማንያ ሰባት [en]in 1987[/en] ")
+    assert "[am]ሶስት[/am]" in found.text
+    assert replay_changes(text, found.changes) == found.text
+    assert all(found.text[note.place :].startswith(note.text) for note in found.notes)
+    assert normalize_marked_text(build_normalizer("am"), found.text).text == found.text
 
 
 def test_subtitles_lose_sounds_in_brackets_and_keep_spans() -> None:

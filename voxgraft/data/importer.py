@@ -9,7 +9,6 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,8 @@ from voxgraft.data.manifest import ManifestClip, SourceProblem
 from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions, cut_segments, length_reasons
 from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
-from voxgraft.text.normalize import Normalizer, build_normalizer
-from voxgraft.text.spans import SpanError, rewrite_parts, split_spans
+from voxgraft.text.normalize import build_normalizer, normalize_marked_text
+from voxgraft.text.spans import SpanError, split_spans
 
 # A longer file is a whole recording: one text for all of it does not say what is spoken where.
 MAX_ROW_SECONDS = 300.0
@@ -265,7 +264,7 @@ def _iter_source_clips(
             problems.append(SourceProblem("text-span", found, file, *lines))
             continue
         normalizer = build_normalizer(language, fold_homophones=options.fold_homophones)
-        text = rewrite_parts(cut.text, is_language_code, partial(_normalize_part, normalizer))
+        text = normalize_marked_text(normalizer, cut.text).text
         if not text:
             problems.append(SourceProblem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
             continue
@@ -287,12 +286,6 @@ def _iter_source_clips(
             other=other,
         )
         yield clip, cut
-
-
-def _normalize_part(normalizer: Normalizer, code: str | None, text: str) -> str:
-    """What a span of another language says is left as it is written: the rules are not for it."""
-    is_own = code is None or code == normalizer.language.lower()
-    return normalizer.normalise(text).text if is_own else text
 
 
 Segment = tuple[AudioSegment, str, str, str, str, dict[str, Any]]
