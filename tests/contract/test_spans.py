@@ -17,6 +17,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.trainers import OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.core.errors import GraftError
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import ClipDataset
 from voxgraft.models import family_names
 from voxgraft.models.base import Clip, build_sequence
 from voxgraft.models.generate import DecodeSession
@@ -78,7 +79,7 @@ def test_at_closed_positions_the_first_layer_has_the_bits_of_the_base_and_teache
         with gate.opened():
             found = outputs_of(model, batch, [name])[name]
         layer.down.grad = layer.up.grad = None
-        found[chosen].square().sum().backward()
+        torch.autograd.backward(found[chosen].square().sum())
         gradients = [parameter.grad for parameter in (layer.down, layer.up)]
         assert all(one is not None and bool(one.any()) == learns for one in gradients)
 
@@ -166,7 +167,7 @@ def place(request: pytest.FixtureRequest, fixtures: Fixtures, tmp_path_factory: 
     for name in ("train", "valid"):
         clips = open_clip_dataset(found.folder / name)
 
-        def own(at: int, clips: Any = clips) -> Clip:
+        def own(at: int, clips: ClipDataset = clips) -> Clip:
             info, ids = clips.infos[at], clips.text_ids(at)
             closed = [place % 2 == 1 for place in range(len(ids))] if at % 3 else ()
             return replace(info, codes=clips.codes(at), voice=clips.voice(at), text_ids=ids, closed=closed)

@@ -108,7 +108,7 @@ def loop_of(
     )
     stream = DeterministicSampler(sets, [3.0, 1.0][: len(sets)], options.batch_tokens, options.seed, order)
     gated = options.mode == "gated"
-    examples = BatchBuilder(kind, model, sets, near=frozenset([1] if has_replay else []), gated=gated)
+    examples = BatchBuilder(kind, model, sets, kl_sets=frozenset([1] if has_replay else []), gated=gated)
     needs_copy = has_replay and options.full_backbone
     frozen = load_model(kind, place.files, device=device, dtype=dtype) if needs_copy else None
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
