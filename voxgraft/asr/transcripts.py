@@ -30,6 +30,7 @@ from voxgraft.data.manifest import ManifestClip, write_manifest
 from voxgraft.data.report import robust_spread
 from voxgraft.text.encoder import romanize
 from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.spans import remove_markers
 
 HEARD_FILE = "heard.jsonl"
 TEXT_MISMATCH = "text-mismatch"
@@ -87,7 +88,7 @@ def compute_disagreement(text: str, heard: str, language: str, *, by_sound: bool
 
 def comparable_letters(text: str, language: str) -> str:
     """Letters as they are heard: normalized, lower case, without spaces and marks; letters of one sound are one."""
-    said = _load_normalizer(language, fold_homophones=True).normalise(text).text
+    said = _load_normalizer(language, fold_homophones=True).normalise(remove_markers(text)).text
     lower = unicodedata.normalize("NFC", said.casefold())
     return "".join(letter for letter in lower if unicodedata.category(letter)[0] in "LMN")
 
