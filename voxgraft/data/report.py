@@ -241,8 +241,8 @@ def compute_dataset_metrics(
                 values["voice"] = base64.b64encode(voice.astype("<f4").tobytes()).decode()
                 stream.write(json.dumps(values).encode() + b"\n")
     found = {name: measures for name, _, measures, _, _ in entries}
-    prints, voices = ({entry[0]: entry[at] for entry in entries} for at in (3, 4))
-    return found, prints, voices, len(fresh)
+    prints = {name: fingerprint for name, _, _, fingerprint, _ in entries}
+    return found, prints, {name: voice for name, _, _, _, voice in entries}, len(fresh)
 
 
 def _metrics_cache_key(dataset: DatasetFolder, clip: ManifestClip) -> str:
