@@ -121,6 +121,8 @@ def count_voices(clips: Sequence[VoiceVectors], *, has_channel_free: bool = True
     difference = halves[:, 0] - halves[:, 1]
     spread = difference.T @ difference / (2 * len(halves))
     spread = (1 - _SHRINKAGE) * spread + _SHRINKAGE * np.diag(np.diag(spread)) + 1e-9 * np.eye(len(spread))
+    # Without the mixing of dimensions below: the parts that a microphone leaves alone stay apart.
+    scaled = halves / np.sqrt(np.diag(spread))
     root = np.linalg.cholesky(spread)
     halves = np.linalg.solve(root, halves.reshape(-1, len(spread)).T).T.reshape(halves.shape)
     # What both halves share is the voice (and the room); words are not shared.
@@ -129,7 +131,7 @@ def count_voices(clips: Sequence[VoiceVectors], *, has_channel_free: bool = True
     count = max(1, min(_MAX_DIMENSIONS, int((values > 0.5).sum())))
     points = halves.mean(axis=1) @ axes[:, ::-1][:, :count]  # [N, count]
     least = max(MIN_CLUSTER_CLIPS, round(MIN_VOICE_SHARE * len(points)))
-    free = halves[..., [0, *range(1 + NUM_CEPSTRA, VECTOR_WIDTH)]] if has_channel_free else None
+    free = scaled[..., [0, *range(1 + NUM_CEPSTRA, VECTOR_WIDTH)]] if has_channel_free else None
     voices, widest = 1, 0.0
     for clusters in range(2, min(MAX_VOICES, len(points) // least) + 1):
         labels = _kmeans(points, clusters)
