@@ -445,7 +445,7 @@ def render_data_report(
                 f"{len(summary.speakers):,}",
                 "speakers",
                 pluralize(len(summary.recordings), "recording")
-                + (f", about {counted.voices} by ear" if counted else ""),
+                + (f", about {counted.voices} voices" if counted else ""),
             ),
             (
                 f"{sum(problem_counts.values()):,}",
