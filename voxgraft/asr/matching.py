@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from voxgraft.asr import CTC_BLANK, BuiltInRecognizer, Recognizer, resolve_recognizer_language
 from voxgraft.text.encoder import romanize
 from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.spans import remove_markers
 
 StepScores = NDArray[np.float32]
 """Logarithms of probabilities, the blank first. [T, S + 1]"""
@@ -66,7 +67,7 @@ def sound_classes(text: str, *, is_ipa: bool = False) -> str:
 
 def comparable_letters(text: str, language: str) -> str:
     """Letters as they are heard: normalized, lower case, without spaces and marks; letters of one sound are one."""
-    said = _load_normalizer(language, fold_homophones=True).normalise(text).text
+    said = _load_normalizer(language, fold_homophones=True).normalise(remove_markers(text)).text
     lower = unicodedata.normalize("NFC", said.casefold())
     return "".join(letter for letter in lower if unicodedata.category(letter)[0] in "LMN")
 

@@ -43,6 +43,7 @@ from voxgraft.synthesis.engine import (
 )
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.spans import remove_markers
 
 Wave = NDArray[np.float32]
 MAX_EVAL_VOICES = 4
@@ -145,14 +146,16 @@ def _build_request(
     system: SpeakingModel, at: int, sentence: EvalSentence, voice: ReferenceVoice, seed: int
 ) -> SynthesisRequest:
     most = min(system.family.upstream_sampling().max_codes, system.model.spec.max_codes)
+    encoded, words = system.encode(sentence.text, sentence.language), remove_markers(sentence.text)
     return SynthesisRequest(
-        tuple(system.ids(sentence.text, sentence.language)),
+        tuple(encoded.ids),
         system.family.condition(voice.clip),
         # The seed belongs to the sentence, so that a sentence sounds the same in a larger or smaller set.
         draw_seed("evaluate", seed, sentence.language, sentence.text),
-        limit_codes(max_sentence_seconds(sentence.text), system.family.code_hz, most),
-        sentence.language,
-        sort_key=(len(sentence.text), at),
+        limit_codes(max_sentence_seconds(words), system.family.code_hz, most),
+        encoded.language or sentence.language,
+        sort_key=(len(words), at),
+        closed=encoded.closed,
     )
 
 
@@ -444,7 +447,7 @@ def _count_text_edits(sentence: EvalSentence, transcript: Transcript, *, words: 
     normalizer = _load_normalizer(sentence.language)
     reference, hypothesis = (
         normalize_letters(normalizer.normalise(text).text, sentence.language)
-        for text in (sentence.text, transcript.text)
+        for text in (remove_markers(sentence.text), transcript.text)
     )
     reference_units, hypothesis_units = (
         (reference.split(), hypothesis.split()) if words else (list(reference), list(hypothesis))
