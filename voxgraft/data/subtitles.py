@@ -340,7 +340,8 @@ def parse_textgrid(text: str, name: str) -> CuesAndProblems:
         try:
             if kind not in ('"IntervalTier"', '"TextTier"'):
                 raise ValueError
-            title, count = _praat_text(words[at + 1]), int(words[at + 4])
+            # Runs of spaces in a name would cost the patterns for tiers the square of their length.
+            title, count = " ".join(_praat_text(words[at + 1]).split()), int(words[at + 4])
             last = at + 5 + size * count
             if count < 0 or last > len(words):
                 raise ValueError

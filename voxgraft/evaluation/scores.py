@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -252,7 +251,6 @@ EMPTY_TRANSCRIPT = Transcript("", ())
 MIN_ASR_SECONDS = 0.25
 BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
 MAX_LANGUAGES_NAMED = 12
-_REGION_SUFFIX = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
 RECOGNIZER_CURE = "choose another recognizer: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; or none."
 # A correlation over fewer sentences says nothing.
 MIN_FIT_SENTENCES = 5
@@ -340,23 +338,20 @@ class Transcriber:
         """Why a language is not listened to; empty if it is."""
         if self.listener is None:
             return self.why
-        if self.listener.languages is not None and self._find_language_code(language) not in self.listener.languages:
+        if self.listener.languages is not None and asr.resolve_recognizer_language(self.listener, language)[1]:
             known = sorted(self.listener.languages)
             more = f" and {len(known) - MAX_LANGUAGES_NAMED} more" if len(known) > MAX_LANGUAGES_NAMED else ""
             names = ", ".join(known[:MAX_LANGUAGES_NAMED]) + more
             return self.why or f"the recognizer {self.listener.name} does not know {language}, only {names}"
         return ""
 
-    def _find_language_code(self, language: str) -> str:
-        """The code by which the recogniser knows a language: pt for pt-BR."""
-        # Only regions are dropped, not scripts: for sr-Latn a recogniser of sr would write other letters.
-        known, plain = self.listener.languages if self.listener else None, _REGION_SUFFIX.sub("", language)
-        return plain if known is not None and language not in known and plain in known else language
-
     def transcribe(self, waves: Sequence[Wave], rate: int, language: str, label: str) -> list[Transcript]:
         """Every wave, in its order, at a sample rate that the recognizer takes."""
         assert self.listener is not None
-        target_rate, code = self.listener.sample_rate or rate, self._find_language_code(language)
+        target_rate, code = (
+            self.listener.sample_rate or rate,
+            asr.resolve_recognizer_language(self.listener, language)[0],
+        )
         transcripts = [EMPTY_TRANSCRIPT] * len(waves)
         nonempty = [index for index, wave in enumerate(waves) if len(wave)]
         with progress.progress_task(f"transcribing {label}", len(nonempty)) as advance:
