@@ -271,7 +271,7 @@ def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_chec
 
 @pytest.mark.long
 def test_masked_rows_are_found_shrunk_in_what_the_masked_baseline_left(tmp_path: Path) -> None:
-    reported = reported_codes("seed-freeze", tmp_path, steps=12)
+    reported = reported_codes("masked-finetune", tmp_path, steps=12)
     assert {("in its output", "base-rows-shrunk"), ("in its output", "body-changed")} <= reported
 
 

@@ -32,7 +32,9 @@ from voxgraft.config.train_options import BaselineMode
 from voxgraft.core.families import FAMILIES, FAMILY_NAMES
 
 EvaluatedVariant = Literal["graft", "merged", "masked-finetune"]
-DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
+DemoMistake = Literal[
+    "unfrozen-high-rate", "masked-finetune", "no-single-characters", "wrong-tokenizer", "padded-codes"
+]
 ComparisonMetric = Literal["phone_error", "cer", "wer", "speech_loss"]
 
 # Settings that several classes have, each defined once: its type, its limits and its help.
@@ -45,7 +47,9 @@ RunWithSettings = Annotated[Path, Field(description="Folder of the run, with its
 OverwriteOutput = Annotated[bool, Field(description="Replace the output if it exists.")]
 ResultVariant = Annotated[
     EvaluatedVariant | None,
-    Field(description="Result of the run: graft, merged or masked-finetune. Default: the one trained last."),
+    Field(
+        description="Result of the run: graft, merged, or masked-finetune (a baseline). Default: the one trained last."
+    ),
 ]
 SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run, instead of the final result.")]
 
@@ -65,7 +69,7 @@ class NewSettings(Settings):
     """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Take settings from a config file of another trainer, or from a file with its command line. Reports each key."""
+    """Config file of another trainer, or its command line in a file, to take settings from. Prints each key."""
 
 
 class UpdateSettings(Settings):
@@ -178,7 +182,7 @@ class TokenizerShowSettings(Settings):
     """Sentences to tokenize, and the tokenizers."""
 
     text: tuple[str, ...] = Field(min_length=1)
-    """Sentences to tokenize."""
+    """Sentences to tokenize. [en]words[/en] marks words of another language."""
     base: BaseTokenizer
     extended: Path | None = None
     """Extended tokenizer file to compare with the base's."""
@@ -245,7 +249,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, of a graft, or of a checkpoint (merged, exported, another base) of the family of --base."""
+    """Folder of a run, a graft, or a checkpoint in the family of --base (merged, exported, or another base)."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
@@ -295,7 +299,7 @@ class SpeakSettings(Settings):
     """Texts, model, voice, sampling and output."""
 
     text: tuple[str, ...] = ()
-    """Texts to speak; each is one utterance."""
+    """Texts to speak; each is one utterance. [en]words[/en] marks words of another language."""
     file: Path | None = None
     """File with one text per line, or NAME.tsv with the columns text, language, voice, name; - is standard input."""
     run: Path | None = None
@@ -438,11 +442,11 @@ class ExportSettings(Settings):
     model: Path
     """Folder of a run, or folder of a graft (then --base is required)."""
     to: ExportKind | None = None
-    """Target: graft (to share), peft, or an original package. Default: graft; with train.mode merged, the package."""
+    """Target: graft (to share), peft, or an original package. Default: graft; for train.mode merged, that package."""
     drop_in: bool = False
     """Chatterbox: a folder of the original size, for the new language only, that the package loads unchanged."""
     parts: ExportParts = "both"
-    """Checkpoints: extended (new rows, for old languages), merged (with the adapter, for the new one), or both."""
+    """Checkpoints: extended (no adapter, for old languages), merged (with it, for the new language), or both."""
     base: Path | None = None
     """Folder of the base. Default: the run's base."""
     family: FamilyOfBase = None
@@ -560,7 +564,7 @@ class DiagnoseSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files of the new language to check instead of the built-in sentences."""
     base_config: Path | None = None
-    """Config or command line of the trainer."""
+    """Config file of the trainer that wrote the checkpoint, or a file with its command line."""
     prepared: Path | None = None
     """Prepared data it was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True

@@ -128,9 +128,9 @@ class QualitySettings(Settings):
     longest: float = Field(20.0, gt=0)
     """Seconds."""
     slowest: float | None = Field(None, ge=0)
-    """Minimum letters per second. Fewer mean missing text or long silence. Default: from the clips of the language."""
+    """Minimum letters per second. Below: missing text or long silence. Default: from the clips of the language."""
     fastest: float | None = Field(None, gt=0)
-    """Maximum letters per second. More mean that text is not spoken. Default: from the clips of the language."""
+    """Maximum letters per second. Above: text that is not spoken. Default: from the clips of the language."""
     silence: float = Field(0.6, gt=0, le=1)
     """Maximum share of a clip without speech."""
     pause: float = Field(2.0, gt=0)
@@ -140,7 +140,7 @@ class QualitySettings(Settings):
     clipped: float = Field(0.001, ge=0, le=1)
     """Maximum share of clipped samples."""
     bandwidth: float = Field(5_000.0, ge=0)
-    """Minimum bandwidth in hertz; telephone speech has 3,400, also in a file at 24,000 Hz."""
+    """Minimum bandwidth in hertz. Telephone speech has 3,400, even if resampled to 24,000 Hz."""
     script: float = Field(0.6, ge=0, le=1)
     """Minimum share of letters in the script of the language."""
     outlier: float = Field(4.5, gt=0)
@@ -158,6 +158,8 @@ class DataReportSettings(Settings):
     """Ids of clips to use although they were rejected."""
     reject: tuple[str, ...] = ()
     """Ids of clips to reject."""
+    voices: Path | None = None
+    """Chatterbox's base folder or ve.safetensors: count voices with its voice encoder. Default: by pitch and timbre."""
     workers: WorkerCount = 0
 
 

@@ -91,7 +91,7 @@ SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
         description="Speakers of sources without names. auto: one per subtitled recording, transcript list or folder "
-        "of clips. folder, recording, file: named after the folder, the recording or the audio file of each clip."
+        "of clips. folder, recording, file: one per folder, per long recording, or per audio file."
     ),
 ]
 

@@ -416,7 +416,7 @@ MISTAKES: dict[
         _train_unfrozen,
         True,
     ),
-    "seed-freeze": (
+    "masked-finetune": (
         "old rows are 'frozen' by a gradient mask; everything else is trained on Amharic only",
         ("base-rows-shrunk", "body-changed"),
         _train_masked_rows,
