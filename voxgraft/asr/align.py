@@ -71,6 +71,8 @@ EDGE_SYMBOLS, MIN_EDGE_AGREEMENT = 8, 0.34
 MAX_MISFIT, MAX_SILENT_EDGE_SECONDS = 0.72, 0.45
 # Letters per second of a sentence may differ from the recording's median by this factor.
 MAX_PACE_FACTOR = 1.6
+# An edge is certain if no other pause this near fits the sentence better than this much worse.
+MAX_OTHER_EDGE_SECONDS, MIN_EDGE_MARGIN = 1.5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,10 +334,15 @@ def _place_by_scores(
         misfit = matcher.misfit(scores[inside], symbols)
         confidence = round(min(1.0, (1 - misfit) / (2 - 2 * MAX_MISFIT)), 4)
         strays = first - start, end - last
+        # Another pause near an edge that fits about as well: a word of the neighbour may be inside, or one outside.
+        others = [(pause.end, end) for pause in long if 0 < abs(pause.end - start) <= MAX_OTHER_EDGE_SECONDS]
+        others += [(start, pause.start) for pause in long if 0 < abs(pause.start - end) <= MAX_OTHER_EDGE_SECONDS]
+        rivals = [slice(*np.searchsorted(times, other).tolist()) for other in others if other[1] - other[0] > 0.2]
+        is_ambiguous = any(matcher.misfit(scores[one], symbols) < misfit + MIN_EDGE_MARGIN for one in rivals)
         checks = {
             "no-pause": max(map(abs, strays)) > MAX_EDGE_OFFSET_SECONDS or end - start < 0.2,
             "unlike": confidence < threshold,
-            "edges": not (min(strays) >= -0.25 and max(strays) <= MAX_SILENT_EDGE_SECONDS),
+            "edges": is_ambiguous or not (min(strays) >= -0.25 and max(strays) <= MAX_SILENT_EDGE_SECONDS),
         }
         reason = next((name for name, is_bad in checks.items() if is_bad), "")
         found.append(AlignedSentence(text, round(start, 3), round(max(start, end), 3), confidence, reason))

@@ -222,7 +222,7 @@ class DataAlignSettings(_RecordingSettings):
     text: Path
     """Text file. Sentences end at marks such as . ! ? ። and at empty lines."""
     dataset: DatasetFolder
-    threshold: float = Field(0.5, gt=0, lt=1)
+    threshold: float = Field(0.55, gt=0, lt=1)
     """Minimum share of a sentence's sounds that must be recognized at its place. Others are rejected, not guessed."""
     encoding: TextEncoding = None
     lead: float = Field(0.10, ge=0, le=1)
