@@ -153,7 +153,7 @@ COMMANDS = (
         "demo",
         commands.DemoSettings,
         "voxgraft.demo.command:demo",
-        "Teach the built-in base Amharic in minutes, evaluate it, and write a report.",
+        "Teach Amharic to the built-in base in minutes, evaluate it, and write a report.",
         positional=("folder",),
     ),
     CliCommand(
@@ -326,7 +326,7 @@ COMMANDS = (
         "extend",
         commands.ExtendSettings,
         "voxgraft.graft.command:extend",
-        "Extend a checkpoint with rows for every piece of an extended tokenizer.",
+        "Extend a checkpoint with rows for every token of an extended tokenizer.",
         positional=("checkpoint",),
     ),
     CliCommand(
@@ -382,14 +382,14 @@ COMMANDS = (
         "data align",
         data.DataAlignSettings,
         "voxgraft.asr.align:data_align",
-        "Cut a long recording by its plain text. Sentences whose place is uncertain are rejected.",
+        "Cut a long recording into the sentences of its plain text. Sentences whose place is uncertain are rejected.",
         positional=("recording", "text"),
     ),
     CliCommand(
         "data transcribe",
         data.DataTranscribeSettings,
         "voxgraft.asr.align:data_transcribe",
-        "Transcribe recordings without texts with a recognizer, and import them, marked as machine-made.",
+        "Transcribe recordings that have no texts, and import them with the transcripts, marked as machine-made.",
         positional=("dataset", "recordings"),
     ),
     CliCommand(
@@ -417,13 +417,13 @@ COMMANDS = (
         "tokenizer train",
         commands.TokenizerTrainSettings,
         "voxgraft.graft.command:tokenizer_train",
-        "Train the pieces and characters that a base lacks for a language.",
+        "Learn the tokens and characters that a base lacks for a language.",
     ),
     CliCommand(
         "tokenizer merge",
         commands.TokenizerMergeSettings,
         "voxgraft.graft.command:tokenizer_merge",
-        "Append trained pieces to the base's tokenizer; every old id stays.",
+        "Append the new tokens to the base's tokenizer; every old id stays.",
     ),
     CliCommand(
         "tokenizer prove",
