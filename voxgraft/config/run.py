@@ -267,7 +267,7 @@ class TrainSettings(Settings):
     retention_bound: float | None = Field(0.05, gt=0)
     """Merged mode: stop training when the validation loss of a base language has risen by more than this share."""
     interpolate: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
-    """Merged mode: points from the base (0) to the trained model (1) to try at the end; keeps the best within the bound."""
+    """Merged mode: points from the base (0) to the trained model (1) to try at the end. The best in bounds is kept."""
 
 
 class EvaluationSettings(Settings):
