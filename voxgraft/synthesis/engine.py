@@ -158,7 +158,11 @@ def open_grafted_model(context: ModelContext, graft: Graft) -> SpeakingModel:
 
     _require_same_base(context, graft.card.base, graft.folder)
     model = context.model()
-    grow_model(model, graft.card.num_rows)
+    for name, grown in grow_model(model, graft.card.num_rows).items():
+        if context.opened is not None:  # the copy of the base's rows gives way to the rows that all models share
+            plain = context.opened.get_submodule(name)
+            for tensor, value in plain.named_parameters():
+                grown.register_buffer(f"base_{tensor}", value.detach())
     load_new_rows(model, {name: torch.from_numpy(values) for name, values in graft.rows.items()})
     folder = graft.folder / ADAPTER_NAME
     gate = load_peft_adapter(model, read_peft_folder(folder)) if is_folder(folder) else None
