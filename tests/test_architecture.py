@@ -27,7 +27,7 @@ ORDER = (
     *("core", "config", "companions", "tokenizers", "text", "audio", "checkpoints", "nn"),
     *("models", "data", "graft", "dataset"),
     *("preprocess", "asr", "synthesis", "training"),
-    *("evaluation", "inspect", "export"),
+    *("evaluation", "inspect", "export", "server"),
     *("pipeline", "demo", "cli", "ui"),
 )
 LOOSE = {"__init__.py", "__main__.py"}

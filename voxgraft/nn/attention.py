@@ -56,7 +56,8 @@ def choose_attention_backend(
 
     `learning_width` is the width of a head where gradients are wanted.
     """
-    if torch.device(device).type != "cuda" or not _has_varlen():
+    # ROCm calls itself cuda too, but these kernels were only measured on NVIDIA's GPUs.
+    if torch.device(device).type != "cuda" or torch.version.hip is not None or not _has_varlen():
         return "sdpa"
     capability = torch.cuda.get_device_capability(device)
     if learning_width is not None and supports_tiled_attention(capability, dtype, learning_width):

@@ -78,8 +78,9 @@ class ModelContext:
         return copy.deepcopy(self.opened, {id(tensor): tensor for tensor in tensors})
 
     def vocoder(self) -> Vocoder | None:
-        """The base's vocoder on the same device."""
-        return self.family.vocoder(self.files, self.device, self.vocoder_dtype)
+        """The base's vocoder on the same device; beside an Apple GPU on the CPU, since vocoders need float64."""
+        device = "cpu" if self.device.startswith("mps") else self.device
+        return self.family.vocoder(self.files, device, self.vocoder_dtype)
 
     def languages(self) -> tuple[str, ...]:
         """Languages that the base speaks, by its release."""
