@@ -55,7 +55,7 @@ class SilentVocoder(Vocoder):
     def __init__(self, code_hz: float) -> None:
         self._samples = round(self.sample_rate / code_hz)
 
-    def sound(self, codes: Any, voices: Any, latents: Any = None) -> list[Any]:
+    def sound(self, codes: Any, voices: Any, latents: Any = None) -> list[Any]:  # noqa: ARG002
         return [np.zeros(len(own) * self._samples, np.float32) for own in codes]
 
 

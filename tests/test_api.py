@@ -145,15 +145,15 @@ def test_graft_and_train_are_the_commands_and_return_their_results(fixtures: Fix
 def test_every_example_of_the_page_runs(
     fixtures: Fixtures, grafts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All python blocks of docs/api.md, in their order and in one session, in a folder with what the page names."""
+    """All python blocks of docs/synthesis.md, in their order and in one session, in a folder with what the page names."""
     run = fixtures.trained_run("tiny").copied(tmp_path / "runs" / "amharic")
     for language, graft in grafts.items():
         shutil.copytree(graft, tmp_path / "grafts" / language)
     rewrite_run_yaml(run.folder.settings, short())
     monkeypatch.chdir(tmp_path)
     session: dict[str, object] = {}
-    examples = [block for block in blocks("api.md") if block.language == "python" and "openai" not in block.text]
-    assert len(examples) >= 4
+    examples = [block for block in blocks("synthesis.md") if block.language == "python" and "openai" not in block.text]
+    assert len(examples) == 3
     for block in examples:
         text = block.text.replace('"f2"', '"one"')  # the base of the test's run has other voices
         exec(compile(text, str(block), "exec"), session)

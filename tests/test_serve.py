@@ -317,13 +317,13 @@ def test_curl_and_the_examples_of_the_page_work(
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     monkeypatch.chdir(tmp_path)
-    shown = [block for block in blocks("api.md") if "localhost:8000" in block.text]
+    shown = [block for block in blocks("synthesis.md") if "localhost:8000" in block.text]
     assert [block.language for block in shown] == ["sh", "python"]
     commands = shown[0].text.replace("http://localhost:8000", server.address)
     done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert count_seconds((tmp_path / "cup.mp3").read_bytes()) > 0.2
-    exec(compile(shown[1].text.replace("http://localhost:8000", server.address), "api.md", "exec"), {})
+    exec(compile(shown[1].text.replace("http://localhost:8000", server.address), "synthesis.md", "exec"), {})
     assert count_seconds((tmp_path / "cup.wav").read_bytes()) > 0.2
 
 

@@ -31,7 +31,7 @@ from voxgraft.synthesis.engine import SpeakingModel, SynthesisRequest, Synthesis
 
 # Matrix products of this CPU library give a row the same bits at every multiple of 4 rows, attention at every multiple
 # of 32 positions (measured; `tests/test_batching.py` fails where that is not so).
-ROW_STEP, LENGTH_STEP = 8, 64
+ROW_STEP, LENGTH_STEP = 4, 64
 # The cache grows by so many positions at once, so that it is seldom copied.
 CACHE_LENGTH_STEP = 256
 # Blocks of steps that are kept as CUDA graphs, by their number of streams and positions.
