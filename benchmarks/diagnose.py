@@ -143,7 +143,7 @@ def _in_child(job: str, *paths: Any) -> dict[str, float]:
 
 def _child(job: str, folder: Path, checkpoint: Path, tuned: Path, output: Path) -> None:
     began = time.monotonic()
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     if job == "read":
         for path in (checkpoint, tuned):
             _read(path)
@@ -152,14 +152,14 @@ def _child(job: str, folder: Path, checkpoint: Path, tuned: Path, output: Path) 
         from voxgraft.inspect.diagnose import diagnose
 
         settings = DiagnoseSettings(checkpoint=tuned, base=folder, output=output.with_name("repaired-report"))
-        told["verdict"] = diagnose(settings).found.verdict.word
+        reported["verdict"] = diagnose(settings).found.verdict.word
     else:
         from voxgraft.config.commands import RepairSettings
         from voxgraft.inspect.repair import repair
 
         repair(RepairSettings(checkpoint=tuned, base=folder, output=output, only=("rows", "body"), body=0.5))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": time.monotonic() - began, "peak_mb": round(peak, 1), **told}))
+    print(json.dumps({"seconds": time.monotonic() - began, "peak_mb": round(peak, 1), **reported}))
 
 
 def _read(path: Path) -> None:

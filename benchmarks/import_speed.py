@@ -139,10 +139,14 @@ def main() -> None:
     print(f"{seconds:.1f} s, {seconds / 3600:.2f} hours in {len(SHARES)} files, {captions:,} captions", flush=True)
     whole = run_import(asked.folder / "sources", asked.folder / "whole", 0, captions)
     clips = list(read_manifest(asked.folder / "whole" / "manifest.jsonl"))
-    told = [json.loads(line) for line in (asked.folder / "whole" / "problems.jsonl").read_text("utf-8").splitlines()]
+    reported = [
+        json.loads(line) for line in (asked.folder / "whole" / "problems.jsonl").read_text("utf-8").splitlines()
+    ]
     used = sum(len(clip.text_as_found.split("\n")) for clip in clips)
     print(f"{len(clips):,} clips, {sum(clip.seconds for clip in clips) / 3600:.2f} hours of speech", flush=True)
-    print(f"captions: {used:,} in clips + {len(told):,} told = {used + len(told):,} of {captions:,}", flush=True)
+    print(
+        f"captions: {used:,} in clips + {len(reported):,} told = {used + len(reported):,} of {captions:,}", flush=True
+    )
     print(
         f"undisturbed: {whole.seconds:.0f} s, {seconds / whole.seconds:.0f} times real time, peak {whole.peak_bytes / 1e6:.0f} MB",
         flush=True,

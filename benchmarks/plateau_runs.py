@@ -142,19 +142,19 @@ def make_base(name: str, folder: Path) -> Path:
 def make_run(task: Task, *, keep: bool) -> Told:
     """One run from nothing to its end, in a process of the pool."""
     torch.set_num_threads(1)
-    told = Told(task.name, task.family, task.seed, task.fault)
+    reported = Told(task.name, task.family, task.seed, task.fault)
     started = time.perf_counter()
     world = make_world(task.family, task.folder, task.base, seed=task.seed, pieces=PIECES)
     try:
         _spoiled(task, world) if task.fault else _healthy(task, world)
     except Exception:  # whatever it is, the other runs are told of, and this one counts as bad
-        told.failed = traceback.format_exc()
-    _read(told, world)
-    told.seconds = round(time.perf_counter() - started, 1)
-    told.peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        reported.failed = traceback.format_exc()
+    _read(reported, world)
+    reported.seconds = round(time.perf_counter() - started, 1)
+    reported.peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     if not keep:
         shutil.rmtree(task.folder)
-    return told
+    return reported
 
 
 def _healthy(task: Task, world: World) -> None:
@@ -199,31 +199,31 @@ def _settings(world: World, task: Task, train_settings: dict[str, Any], data: di
     )
 
 
-def _read(told: Told, world: World) -> None:
+def _read(reported: Told, world: World) -> None:
     """What the journal says."""
     for entry in RunJournal(RunFolder(world.run).journal).read():
-        told.steps = max(told.steps, entry["step"])
+        reported.steps = max(reported.steps, entry["step"])
         if entry["kind"] == "finding":
-            _read_finding(told, entry)
+            _read_finding(reported, entry)
         if entry["kind"] == "valid" and "state" in entry:
-            told.first_loss = told.first_loss or entry["speech_loss"]
-            told.speech_loss, told.text_use, told.voice_use = (
+            reported.first_loss = reported.first_loss or entry["speech_loss"]
+            reported.speech_loss, reported.text_use, reported.voice_use = (
                 entry["speech_loss"],
                 entry["text_use"] or 0.0,
                 entry["voice_use"] or 0.0,
             )
-            if not told.states or told.states[-1][1] != entry["state"]:
-                told.states.append((entry["step"], entry["state"]))
+            if not reported.states or reported.states[-1][1] != entry["state"]:
+                reported.states.append((entry["step"], entry["state"]))
 
 
-def _read_finding(told: Told, entry: Mapping[str, Any]) -> None:
+def _read_finding(reported: Told, entry: Mapping[str, Any]) -> None:
     if entry["level"] == "note":
-        told.notes += [entry["code"]] if entry["code"] not in told.notes else []
+        reported.notes += [entry["code"]] if entry["code"] not in reported.notes else []
     elif entry["step"]:
-        told.during.append((entry["step"], entry["code"]))
+        reported.during.append((entry["step"], entry["code"]))
     else:
-        told.before.append(entry["code"])
-        told.refused |= entry["level"] == "error"  # as `train` does on any error
+        reported.before.append(entry["code"])
+        reported.refused |= entry["level"] == "error"  # as `train` does on any error
 
 
 def _unknown(world: World) -> int:

@@ -40,16 +40,16 @@ def main() -> None:
     asked = _asked()
     os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that are to come
     started = time.perf_counter()
-    told: list[Told] = []
+    reported: list[Told] = []
     with tempfile.TemporaryDirectory() as made:
         for one in _all_told(asked, asked.folder or Path(made)):
             print(_line(one), flush=True)
-            told.append(one)
-            told.sort(key=lambda one: (list(FAULTS).index(one.fault) if one.fault else -1, one.seed))
-            summary = _summary(told, asked, time.perf_counter() - started)
+            reported.append(one)
+            reported.sort(key=lambda one: (list(FAULTS).index(one.fault) if one.fault else -1, one.seed))
+            summary = _summary(reported, asked, time.perf_counter() - started)
             if asked.out:  # anew each time, so that what is done is known even if the rest never is
                 asked.out.write_text(json.dumps(summary, ensure_ascii=False, indent=1), encoding="utf-8")
-    print(f"thresholds: {LearningThresholds()}", *_healthy_table(told), "", *_spoiled_table(told), "", sep="\n")
+    print(f"thresholds: {LearningThresholds()}", *_healthy_table(reported), "", *_spoiled_table(reported), "", sep="\n")
     print(summary["in_words"])
     sys.exit(0 if summary["all_well"] else 1)
 
@@ -97,26 +97,30 @@ def _tasks(asked: argparse.Namespace, folder: Path, name: str, base: Path) -> li
     return tasks
 
 
-def _line(told: Told) -> str:
-    said = "failed: " + told.failed.splitlines()[-1] if told.failed else f"before {told.before}, during {told.during}"
-    return f"{told.name} ({told.family}, seed {told.seed}, {told.seconds:.0f} s): {said}, {told.states}"
+def _line(reported: Told) -> str:
+    said = (
+        "failed: " + reported.failed.splitlines()[-1]
+        if reported.failed
+        else f"before {reported.before}, during {reported.during}"
+    )
+    return f"{reported.name} ({reported.family}, seed {reported.seed}, {reported.seconds:.0f} s): {said}, {reported.states}"
 
 
-def _summary(told: Sequence[Told], asked: argparse.Namespace, seconds: float) -> dict[str, Any]:
+def _summary(reported: Sequence[Told], asked: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """Everything for programs, and one line for people."""
-    healthy = [one for one in told if not one.fault]
-    seeds, beyond = ([one for one in told if one.fault and (one.fault in BEYOND) is far] for far in (False, True))
+    healthy = [one for one in reported if not one.fault]
+    seeds, beyond = ([one for one in reported if one.fault and (one.fault in BEYOND) is far] for far in (False, True))
     alarmed, missed, beyond_missed = ([one for one in group if not one.good] for group in (healthy, seeds, beyond))
     wanted = asked.healthy + len(asked.faults) * len(asked.families)
-    failed = sum(bool(one.failed) for one in told)
-    well = bool(told) and len(told) == wanted and not alarmed and not missed and not failed
+    failed = sum(bool(one.failed) for one in reported)
+    well = bool(reported) and len(reported) == wanted and not alarmed and not missed and not failed
     last = max([one.seen[0] for one in seeds if one.seen], default=0)
-    peak_mb = max([one.peak_mb for one in told], default=0)
+    peak_mb = max([one.peak_mb for one in reported], default=0)
     in_words = (
         f"{'all well' if well else 'NOT WELL'}: {len(alarmed)} of {len(healthy)} healthy runs with a false alarm; "
         f"{len(seeds) - len(missed)} of {len(seeds)} plateaus of the seeds told by their cause, the last at step {last}, "
         f"and {len(beyond) - len(beyond_missed)} of {len(beyond)} beyond them; "
-        f"{failed} runs failed, {wanted - len(told)} not made; "
+        f"{failed} runs failed, {wanted - len(reported)} not made; "
         f"{seconds / 60:.1f} min with {asked.jobs} jobs, up to {peak_mb:,} MB each"
     )
     return {
@@ -134,11 +138,11 @@ def _summary(told: Sequence[Told], asked: argparse.Namespace, seconds: float) ->
         "first_seed": asked.first_seed,
         "thresholds": asdict(LearningThresholds()),
         "versions": {"torch": torch.__version__, "python": sys.version.split()[0]},
-        "runs": [{**asdict(one), "seen": one.seen, "good": one.good} for one in told],
+        "runs": [{**asdict(one), "seen": one.seen, "good": one.good} for one in reported],
     }
 
 
-def _healthy_table(told: Sequence[Told]) -> list[str]:
+def _healthy_table(reported: Sequence[Told]) -> list[str]:
     columns = ("healthy run", "family", "seed", "alarms", "notes", "state (from step)", "loss", "text use", "voice use")
     return _table(
         columns,
@@ -154,13 +158,13 @@ def _healthy_table(told: Sequence[Told]) -> list[str]:
                 f"{one.text_use:.2f}",
                 f"{one.voice_use:.3f}",
             )
-            for one in told
+            for one in reported
             if not one.fault
         ],
     )
 
 
-def _spoiled_table(told: Sequence[Told]) -> list[str]:
+def _spoiled_table(reported: Sequence[Told]) -> list[str]:
     """What `train` refuses was trained all the same."""
     columns = (
         "plateau",
@@ -185,7 +189,7 @@ def _spoiled_table(told: Sequence[Told]) -> list[str]:
                 ", ".join(f"{state} ({step})" for step, state in one.states),
                 f"{one.first_loss:.2f} to {one.speech_loss:.2f}",
             )
-            for one in told
+            for one in reported
             if one.fault
         ],
     )

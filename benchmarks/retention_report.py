@@ -297,12 +297,12 @@ SHORT = {
     "seeds-long": "public recipe, 1e-5, 10× steps",
     "rows": "rows only",
     "ungated-32": "LoRA 32, no gate",
-    "replay": "all weights, recorded replay",
-    "self": "all weights, self-made replay, KL",
-    "self-lora": "LoRA, self-made replay, KL",
+    "replay": "all weights, replay of recordings",
+    "self": "all weights, replay spoken by the base, KL",
+    "self-lora": "LoRA, replay spoken by the base, KL",
     "self-0.25": "25 %",
     "self-0.5": "50 %",
-    "self-0.75": "75 % between base and result",
+    "self-0.75": "75 % of the way from base to result",
 }
 ACROSS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200)
 UP = (-2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200)
@@ -368,7 +368,11 @@ def draw_summaries(found: Sequence[Summary], before: float | None, noise: float)
             0.012, 0.955, "Teaching Amharic to a base that speaks English and French", fontsize=11.5, color=TEXT_COLOR
         )
         figure.text(
-            0.012, 0.915, "low and left is best; thin lines: range of three random seeds", fontsize=9, color=MUTED_COLOR
+            0.012,
+            0.915,
+            "low and left is best; bars: range of three seeds; line: interpolated weights",
+            fontsize=9,
+            color=MUTED_COLOR,
         )
         place_labels(axes, names, places)
         for text in axes.texts:

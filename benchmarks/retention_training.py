@@ -231,8 +231,10 @@ class Material:
 
     def sentences(self, language: str, most: int | None = None) -> list[Sentence]:
         """The sentences of a language; fewer of them, if that is wanted, are spread over all."""
-        told, name = self.notes["sentences"][language], f"{language}.sentences"
-        parts = zip(told, self.rows_of(f"{name}.ids"), self.rows_of(f"{name}.codes"), self._speakers(name), strict=True)
+        reported, name = self.notes["sentences"][language], f"{language}.sentences"
+        parts = zip(
+            reported, self.rows_of(f"{name}.ids"), self.rows_of(f"{name}.codes"), self._speakers(name), strict=True
+        )
         found = [
             Sentence(
                 language,

@@ -175,13 +175,13 @@ def measure_align(language: str, count: int, seed: int, *, faulty: bool) -> None
         heard = transcribe_recording(path, open_recognizer("built-in"), language, MAX_PHRASE_SECONDS)
         found = align_sentences(reading.text, heard, language, DataAlignSettings.model_fields["threshold"].default)
         seconds = time.process_time() - start
-    told = judge_alignment(reading, found)
+    reported = judge_alignment(reading, found)
     reasons = Counter(one.reason for one in found if one.reason)
     print(
         f"{language}{' faulty' if faulty else ''}, seed {seed}: {len(reading.wave) / RATE_HZ / 60:.1f} min, "
-        f"{len(reading.text)} sentences, {told['read']} read; boundaries within {CLOSE_SECONDS} s: {told['near']} of "
-        f"{told['boundaries']}; accepted {told['accepted']} ({told['near_accepted']} of {2 * told['accepted']} boundaries), "
-        f"wrong {told['wrong']}; rejected {dict(reasons)}; {seconds:.0f} s of processor time",
+        f"{len(reading.text)} sentences, {reported['read']} read; boundaries within {CLOSE_SECONDS} s: {reported['near']} of "
+        f"{reported['boundaries']}; accepted {reported['accepted']} ({reported['near_accepted']} of {2 * reported['accepted']} boundaries), "
+        f"wrong {reported['wrong']}; rejected {dict(reasons)}; {seconds:.0f} s of processor time",
         flush=True,
     )
 

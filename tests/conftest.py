@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # The workers share the cores: a thread pool of torch in each of them only makes them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts background jobs with Ctrl-C ignored, and their children inherit that. Some tests interrupt children.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long one example takes says something about the machine and nothing about the code.
 settings.register_profile("fast", deadline=None, max_examples=30)

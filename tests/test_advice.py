@@ -64,7 +64,7 @@ def test_a_fix_names_what_the_command_line_names() -> None:
     assert {item.cure, *(error.finding.cure for error in errors)} == {"my-BASE on the-RUN"}
 
 
-def test_the_number_of_further_errors_is_told_with_their_codes() -> None:
+def test_the_number_of_further_errors_is_reported_with_their_codes() -> None:
     items = [finding(code, "odd") for code in ("graft-broken", "set-empty", "set-empty")]
     error = error_of(lambda: raise_first_error(items))
     assert error.code == "graft-broken"
@@ -72,7 +72,7 @@ def test_the_number_of_further_errors_is_told_with_their_codes() -> None:
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "export"])
-def test_a_run_without_a_graft_is_told_so_by_every_command_with_a_next_step(
+def test_a_run_without_a_graft_is_reported_so_by_every_command_with_a_next_step(
     command: str, new_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = outcome([command, new_run], capsys)

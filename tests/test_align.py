@@ -279,7 +279,7 @@ def test_boundaries_of_a_reading_are_found_and_no_wrong_sentence_is_accepted(
     (tmp_path / "book.txt").write_text("\n".join(reading.text), encoding="utf-8")
     report = json.loads(Path(_align(tmp_path, language=language)["report"]).read_text(encoding="utf-8"))
     found = [AlignedSentence(**one) for one in report["sentences"]]
-    told = judge_alignment(reading, found)
-    assert told["wrong"] == 0
-    assert told["near_accepted"] >= 0.95 * 2 * told["accepted"]
-    assert told["accepted"] >= (0.5 if language == "sw" else 0.8) * told["read"]
+    reported = judge_alignment(reading, found)
+    assert reported["wrong"] == 0
+    assert reported["near_accepted"] >= 0.95 * 2 * reported["accepted"]
+    assert reported["accepted"] >= (0.5 if language == "sw" else 0.8) * reported["read"]

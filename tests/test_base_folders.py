@@ -113,7 +113,9 @@ def test_a_fine_tune_with_names_of_its_own_is_known_by_its_tensors(tmp_path: Pat
     assert isinstance(front, ChatterboxEnglishFrontend) == (rows == 704)
 
 
-def test_the_english_front_is_told_by_the_tokenizer_where_the_checkpoint_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_the_english_front_is_reported_by_the_tokenizer_where_the_checkpoint_has_a_name_of_its_own(
+    tmp_path: Path,
+) -> None:
     chatterbox_base(tmp_path, "checkpoint-500.safetensors", "tokenizer.json", SMALL_T3)
     assert isinstance(get_family("chatterbox").front(files_of(tmp_path).tokenizer), ChatterboxEnglishFrontend)
 
@@ -170,7 +172,7 @@ def test_an_own_checkpoint_in_a_published_folder_gets_the_tokenizer_that_fits_it
     assert get_family("chatterbox").find_tokenizer(mine).name == "mtl_tokenizer.json"
 
 
-def test_an_indextts2_checkpoint_without_a_config_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_an_indextts2_checkpoint_without_a_config_is_reported_what_it_lacks(tmp_path: Path) -> None:
     index_base(tmp_path)
     (tmp_path / "config.yaml").unlink()
     error = refused(tmp_path, FileError)
@@ -424,7 +426,7 @@ def _write_wrapped(folder: Path) -> None:
         (lambda folder: (folder / "notes.txt").write_text("x"), "base-unknown", "none of t3_mtl23ls_v2.safetensors"),
     ],
 )
-def test_a_folder_that_is_no_base_is_told_what_it_is(
+def test_a_folder_that_is_no_base_is_reported_what_it_is(
     tmp_path: Path, make: Callable[[Path], object], code: str, named: str
 ) -> None:
     make(tmp_path)

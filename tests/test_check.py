@@ -202,7 +202,7 @@ def test_a_base_of_another_family_is_refused(chatterbox: Made, index: Made) -> N
     assert {"base-other", "graft-mismatch"} <= codes(result, "error")
 
 
-def test_texts_that_changed_after_the_graft_are_told(chatterbox: Made, tmp_path: Path) -> None:
+def test_texts_that_changed_after_the_graft_are_reported(chatterbox: Made, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(chatterbox.run, run)
     texts = tmp_path / "texts.txt"
@@ -234,7 +234,7 @@ def test_a_run_without_a_graft_cannot_train(chatterbox: Made, tmp_path: Path) ->
     assert "proof-unknown-letters" in codes(result, "warning")
 
 
-def test_a_graft_whose_rows_do_not_fit_is_told_and_its_tokenizer_still_checked(
+def test_a_graft_whose_rows_do_not_fit_is_reported_and_its_tokenizer_still_checked(
     chatterbox: Made, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -248,7 +248,7 @@ def test_a_graft_whose_rows_do_not_fit_is_told_and_its_tokenizer_still_checked(
     assert result.not_checked["graft"] == "needs a run with a complete graft"
 
 
-def test_a_named_tokenizer_that_is_not_the_grafts_is_told(chatterbox: Made, tmp_path: Path) -> None:
+def test_a_named_tokenizer_that_is_not_the_grafts_is_reported(chatterbox: Made, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     shutil.copy(chatterbox.base.tokenizer, other)
     result = checked(**chatterbox.run_settings(), tokenizer=other)
@@ -275,7 +275,7 @@ def test_a_tokenizer_trained_afresh_has_moved_specials_and_unknown_on_a_deleted_
     assert "'<unk>' has id 0, which the original program deletes" in found(result, "piece-on-deleted-id")
 
 
-def test_gaps_are_told_with_the_count_and_the_highest_id(chatterbox: Made, tmp_path: Path) -> None:
+def test_gaps_are_reported_with_the_count_and_the_highest_id(chatterbox: Made, tmp_path: Path) -> None:
     path = flat_map(chatterbox.base.tokenizer, tmp_path / "merged.json", "ሀለ")
     ids = json.loads(path.read_text(encoding="utf-8"))
     ids["ለ"] = 700
@@ -338,7 +338,7 @@ def test_characters_without_a_piece_are_named_with_code_point_and_count(index: M
     assert codes(result, "warning") == {"proof-unknown-letters", "proof-unknown-symbols"}
 
 
-def test_text_that_never_touches_a_new_row_is_told(index: Made, tmp_path: Path) -> None:
+def test_text_that_never_touches_a_new_row_is_reported(index: Made, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("an English sentence\n", encoding="utf-8")
     assert "text-off-new-rows" in codes(checked(**index.loose(texts=(texts,))), "warning")
@@ -398,18 +398,18 @@ def test_a_part_that_cannot_be_read_is_a_finding_and_the_rest_is_still_checked(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"pieces": 51}, "tokenizer was"),
         ({"rows": {"init": "random"}}, "rows was"),
         ({"texts": (KHMER,)}, "texts are different files"),
     ],
 )
-def test_settings_that_changed_after_the_graft_are_told(
-    change: dict[str, Any], told: str, made: dict[str, Made]
+def test_settings_that_changed_after_the_graft_are_reported(
+    change: dict[str, Any], reported: str, made: dict[str, Made]
 ) -> None:
     result = checked(**made["chatterbox"].run_settings(**change))
-    assert told in found(result, "run-changed")
+    assert reported in found(result, "run-changed")
 
 
 def test_texts_in_another_script_than_the_language_has_are_an_error(made: dict[str, Made]) -> None:

@@ -104,7 +104,7 @@ def test_check_and_train_end_with_the_same_error(run: WholeRun) -> None:
     assert [item for item in result.findings if item.code == "set-missing"] == [error.finding]
 
 
-def test_a_run_without_any_data_yet_is_told_in_a_note(run: WholeRun) -> None:
+def test_a_run_without_any_data_yet_is_reported_in_a_note(run: WholeRun) -> None:
     shutil.rmtree(run.folder.data)
     findings = looked(run)
     assert [(item.code, item.level) for item in findings] == [("set-missing", "note")] * 2
@@ -145,8 +145,8 @@ def test_what_is_learnt_from_is_not_held_out(run: WholeRun) -> None:
     path = run.folder.data_set("same") / "set.json"
     shutil.copytree(run.folder.data_set("train"), path.parent)
     write_document(path.parent, {**json.loads(path.read_text()), "role": "valid"})
-    told = assert_both_refuse(run, "set-not-held-out", f"--data.valid={path.parent}")
-    assert told == "same is held out, but has the same clips as train"
+    reported = assert_both_refuse(run, "set-not-held-out", f"--data.valid={path.parent}")
+    assert reported == "same is held out, but has the same clips as train"
 
 
 def mixed(run: WholeRun, **changed: Any) -> None:
@@ -160,9 +160,9 @@ def mixed(run: WholeRun, **changed: Any) -> None:
 def test_held_out_clips_that_are_also_learnt_from_are_counted_named_and_refused(run: WholeRun) -> None:
     """Under another id, speaker, recording and text: what they sound like tells."""
     mixed(run, speaker="somebody", recording="another", text="")
-    told = assert_both_refuse(run, "clips-not-held-out")
+    reported = assert_both_refuse(run, "clips-not-held-out")
     pairs = "other-clip1-00000 is train/clip1-00000, other-clip1-00001 is train/clip1-00001"
-    assert told == f"2 of 6 held-out clips are also in training: {pairs}"
+    assert reported == f"2 of 6 held-out clips are also in training: {pairs}"
 
 
 def test_clips_that_were_encoded_again_are_known_by_text_and_recording(run: WholeRun) -> None:
@@ -268,12 +268,12 @@ def test_a_sentence_in_a_language_that_nobody_speaks_is_refused_by_both(run: Who
 
 def test_a_warm_up_longer_than_the_run_is_a_warning(run: WholeRun) -> None:
     findings = looked(run, train_warmup_steps=500)
-    told = said([item for item in findings if item.level == "warning"], "warmup-too-long")
-    assert told == "the warm-up has 500 steps, the run 4: the rates only reach 0.8% of their peak"
+    reported = said([item for item in findings if item.level == "warning"], "warmup-too-long")
+    assert reported == "the warm-up has 500 steps, the run 4: the rates only reach 0.8% of their peak"
     assert not said(looked(run, train_warmup_steps=4), "warmup-too-long")
 
 
-def test_merged_mode_without_protection_is_told(run: WholeRun) -> None:
+def test_merged_mode_without_protection_is_reported(run: WholeRun) -> None:
     alone = looked(run, train_mode="merged", data_self_replay=0)
     assert {item.code for item in alone if item.level == "warning"} == {"replay-missing", "retention-unmeasured"}
     assert {item.code for item in looked(run, train_mode="merged")} == {"rows-unused"}

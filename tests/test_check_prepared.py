@@ -127,7 +127,7 @@ def test_data_spelled_by_another_tokenizer_of_equal_size_is_found(files: Files, 
     )
 
 
-def test_data_spelled_by_the_base_is_told_even_without_a_manifest(files: Files, tmp_path: Path) -> None:
+def test_data_spelled_by_the_base_is_reported_even_without_a_manifest(files: Files, tmp_path: Path) -> None:
     folder = prepared(tmp_path / "data", spelled(files, files.base.tokenizer))
     (folder / "train_manifest.jsonl").unlink()
     result = checked(base=files.base.folder, tokenizer=files.tokenizer, prepared=folder)
@@ -135,7 +135,7 @@ def test_data_spelled_by_the_base_is_told_even_without_a_manifest(files: Files, 
     assert "file-missing" in codes(result, "warning")
 
 
-def test_a_folder_without_ids_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_ids_is_reported(tmp_path: Path) -> None:
     assert codes(checked(prepared=tmp_path), "error") == {"prepared-empty"}
 
 

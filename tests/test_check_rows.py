@@ -48,7 +48,7 @@ def index(bases: dict[str, BaseFiles], tmp_path_factory: pytest.TempPathFactory)
     return Grown(base, tokenizer, grown)
 
 
-def test_an_embedding_that_grew_without_its_head_and_bias_is_told(index: Grown, tmp_path: Path) -> None:
+def test_an_embedding_that_grew_without_its_head_and_bias_is_reported(index: Grown, tmp_path: Path) -> None:
     small, large = state_of(index.base), torch.load(index.grown, weights_only=True)
     state = {**small, "text_embedding.weight": large["text_embedding.weight"]}
     result = checked(tokenizer=index.tokenizer, checkpoint=saved(tmp_path / "half.pth", state))
@@ -72,7 +72,9 @@ def test_a_checkpoint_of_another_family_is_named(bases: dict[str, BaseFiles]) ->
 @pytest.mark.parametrize(
     ("fill", "code"), [("zero", "new-rows-zero"), ("equal", "new-rows-equal"), ("long", "new-rows-scale")]
 )
-def test_new_rows_that_were_never_trained_apart_are_told(fill: str, code: str, index: Grown, tmp_path: Path) -> None:
+def test_new_rows_that_were_never_trained_apart_are_reported(
+    fill: str, code: str, index: Grown, tmp_path: Path
+) -> None:
     state = torch.load(index.grown, weights_only=True)
     rows = state["text_embedding.weight"][1000:-1]
     rows.copy_({"zero": torch.zeros_like(rows), "equal": rows[:1].expand_as(rows), "long": 1000 * rows}[fill])
@@ -106,7 +108,7 @@ def test_one_flipped_bit_anywhere_is_found(name: str, bases: dict[str, BaseFiles
         assert "1 of " in found(result, code)
 
 
-def test_a_checkpoint_that_lacks_tensors_of_the_base_is_told(bases: dict[str, BaseFiles], tmp_path: Path) -> None:
+def test_a_checkpoint_that_lacks_tensors_of_the_base_is_reported(bases: dict[str, BaseFiles], tmp_path: Path) -> None:
     state = state_of(bases["chatterbox"])
     del state["speech_head.weight"]
     result = checked(base=bases["chatterbox"].folder, checkpoint=saved(tmp_path / "t3.safetensors", state))
@@ -114,7 +116,7 @@ def test_a_checkpoint_that_lacks_tensors_of_the_base_is_told(bases: dict[str, Ba
     assert "body-same" not in codes(result)
 
 
-def test_rows_that_are_not_finite_are_told(index: Grown, tmp_path: Path) -> None:
+def test_rows_that_are_not_finite_are_reported(index: Grown, tmp_path: Path) -> None:
     state = torch.load(index.grown, weights_only=True)
     state["text_head.weight"][5, 2] = float("nan")
     state["text_embedding.weight"][1010] = float("inf")
@@ -124,7 +126,7 @@ def test_rows_that_are_not_finite_are_told(index: Grown, tmp_path: Path) -> None
     assert "rows of text_embedding.weight are not finite, the first is row 1,010" in said
 
 
-def test_a_wrapper_s_name_before_all_others_is_told_and_looked_past(index: Grown, tmp_path: Path) -> None:
+def test_a_wrapper_s_name_before_all_others_is_reported_and_looked_past(index: Grown, tmp_path: Path) -> None:
     wrapped = {f"module._orig_mod.{name}": tensor for name, tensor in state_of(index.base).items()}
     result = checked(base=index.base.folder, checkpoint=saved(tmp_path / "wrapped.pth", wrapped))
     assert "starts with 'module._orig_mod.'" in found(result, "checkpoint-prefixed")
@@ -136,7 +138,7 @@ def test_a_wrapper_s_name_before_all_others_is_told_and_looked_past(index: Grown
     assert "base-rows-same" in codes(mixed)
 
 
-def test_a_tensor_of_another_form_or_with_nothing_left_in_it_is_told(index: Grown, tmp_path: Path) -> None:
+def test_a_tensor_of_another_form_or_with_nothing_left_in_it_is_reported(index: Grown, tmp_path: Path) -> None:
     state = state_of(index.base)
     state["mel_head.weight"] = torch.zeros_like(state["mel_head.weight"])
     state["mel_head.bias"] = state["mel_head.bias"][:-1]

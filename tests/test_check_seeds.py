@@ -207,7 +207,7 @@ def optimizer_state(rows: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("rows", "warned"), [(24_000, True), (24_001, False)])
-def test_seed_003_an_optimizer_state_for_another_table_is_told_from_one_that_fits(
+def test_seed_003_an_optimizer_state_for_another_table_is_reported_from_one_that_fits(
     rows: int, warned: bool, forked: State, amharic: Path, tmp_path: Path
 ) -> None:
     checkpoint = saved(

@@ -216,7 +216,7 @@ def test_what_is_not_ours_is_shown_and_never_touched(run: RunFolder, tmp_path: P
     assert (whys["step-000050"], whys["notes.txt"]) == ("a link", "not written by voxgraft")
 
 
-def test_a_step_that_cannot_be_removed_is_told(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_be_removed_is_reported(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOXGRAFT_FAULT", "remove.begin:1:eacces")
     report = cleaned(run)
     assert report.exit_code == 1
@@ -234,11 +234,11 @@ def test_a_run_of_a_newer_voxgraft_is_refused(run: RunFolder) -> None:
 # ---- on the command line ------------------------------------------------------------------------------------
 
 
-def test_machines_are_told_every_folder(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_machines_are_reported_every_folder(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["clean", str(run.path), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["removed"] is False
-    assert [folder["folder"] for folder in told["folders"] if folder["remove"]] == ["step-000100", "step-000300"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["removed"] is False
+    assert [folder["folder"] for folder in reported["folders"] if folder["remove"]] == ["step-000100", "step-000300"]
     assert run_cli(["clean", str(run.path), "--json", "--yes"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] is True
     assert list_complete_steps(run) == [200, 400]

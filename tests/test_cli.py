@@ -84,7 +84,9 @@ def test_every_ending_has_its_exit_code(ending: str, code: int, capsys: pytest.C
     assert bool(printed.err) == (code > 1)
 
 
-def test_an_error_is_told_with_what_where_and_cure_and_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_reported_with_what_where_and_cure_and_without_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     run_cli(["outcome", "refuse"], [OUTCOME])
     assert capsys.readouterr().err.splitlines() == [
         "error file-empty: base.pt is empty",
@@ -257,11 +259,11 @@ def test_a_mistyped_line_is_answered_with_the_nearest_right_one(
     assert error["where"] == "command line"
 
 
-def test_a_switch_that_is_off_is_told_by_the_flag_that_turns_it_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_switch_that_is_off_is_reported_by_the_flag_that_turns_it_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["train", "--help"]) == 0
-    told = set(re.findall(r"--[a-z.-]*no-[a-z-]+", re.sub(r"[│\s]+", " ", capsys.readouterr().out)))
-    assert "--train.no-full-backbone" in told
-    assert not [flag for flag in told if flag.startswith("--no-train.")]
+    reported = set(re.findall(r"--[a-z.-]*no-[a-z-]+", re.sub(r"[│\s]+", " ", capsys.readouterr().out)))
+    assert "--train.no-full-backbone" in reported
+    assert not [flag for flag in reported if flag.startswith("--no-train.")]
 
 
 def test_all_settings_can_be_built_before_they_are_used() -> None:

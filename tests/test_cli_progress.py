@@ -131,7 +131,7 @@ def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
     assert after_the_last_erasure.replace("\x1b[?25h", "").strip() == ""
 
 
-def test_time_left_is_told_only_after_a_measurement() -> None:
+def test_time_left_is_reported_only_after_a_measurement() -> None:
     job = console.ProgressTask("planning new rows", 1000, started=progress.active_seconds() - 4)
     job.advance(1)
     assert console.format_progress(job) == "0%", "the start of a job says nothing about its pace"

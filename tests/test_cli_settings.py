@@ -163,7 +163,7 @@ def test_sentences_and_places_keep_their_order_and_may_look_like_tags_or_flags(
         (["--base-tokenizer", ""], "config-value", "`--base-tokenizer` is empty", "a value"),
     ],
 )
-def test_a_bad_flag_is_told_in_our_form(
+def test_a_bad_flag_is_reported_in_our_form(
     flags: list[str], code: str, found: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = refused(capsys, *EXTEND, *flags)
@@ -222,7 +222,7 @@ def test_all_that_is_missing_is_named_at_once_as_it_is_typed(capsys: pytest.Capt
     ],
 )
 @pytest.mark.parametrize("verb", ["graft", "check"])
-def test_a_fault_in_run_yaml_is_told_with_file_key_and_cure_by_every_verb(
+def test_a_fault_in_run_yaml_is_reported_with_file_key_and_cure_by_every_verb(
     verb: str, text: str, code: str, found: str, cure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = make_run(tmp_path / "am", text + "\n")

@@ -82,7 +82,7 @@ def test_arrays_come_back_bit_for_bit_whatever_the_worker_prints() -> None:
     assert gone(pid)
 
 
-def test_an_error_of_the_stock_program_is_told_and_the_same_worker_goes_on() -> None:
+def test_an_error_of_the_stock_program_is_reported_and_the_same_worker_goes_on() -> None:
     worker = companion()
     error = error_of(lambda: worker.ask("fail"))
     assert error.code == "companion-failed"
@@ -278,9 +278,9 @@ def test_an_installation_that_fails_says_what_pip_said_and_is_not_taken_for_one(
 ) -> None:
     words = ["companion", "chatterbox", "--pip-flags=--no-such-flag"]
     assert run_cli(words) == 2
-    told = capsys.readouterr().err
-    assert "companion-install" in told
-    assert "no such option" in told
+    reported = capsys.readouterr().err
+    assert "companion-install" in reported
+    assert "no such option" in reported
     assert find_environment("chatterbox") is None
     assert (places / "chatterbox" / "install.log").is_file()
 
@@ -295,15 +295,15 @@ def test_a_place_where_nothing_can_be_made_is_a_clear_error(
     assert "file-unwritable" in capsys.readouterr().err
 
 
-def test_a_broken_card_is_told_with_its_cure_and_the_cure_works(
+def test_a_broken_card_is_reported_with_its_cure_and_the_cure_works(
     places: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (places / "chatterbox").mkdir(parents=True)
     (places / "chatterbox" / "companion.json").write_text("[")
     assert run_cli(["companion", "chatterbox"]) == 2
-    told = capsys.readouterr().err
-    assert "companion-broken" in told
-    assert "--force" in told
+    reported = capsys.readouterr().err
+    assert "companion-broken" in reported
+    assert "--force" in reported
     assert run_cli(["companion", "chatterbox", "--force", "--python", "/bin/false"]) == 2
     assert "companion-install" in capsys.readouterr().err  # the card did not stand in the way
     assert find_environment("chatterbox") is None
@@ -330,9 +330,9 @@ def test_a_worker_answers_a_program_that_has_more_than_a_thousand_files_open() -
 def test_a_made_companion_is_shown_with_its_packages(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_fake(places)
     assert run_cli(["companion", "chatterbox", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["versions"] == {"fake": "1"}
-    assert told["made"] is False
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["versions"] == {"fake": "1"}
+    assert reported["made"] is False
 
 
 def test_families_state_nothing_about_their_companion_that_is_not_read() -> None:

@@ -139,7 +139,7 @@ def test_pictures_that_are_there_are_replaced_only_if_asked(tmp_path: Path, runs
     assert error_of(lambda: compared(tmp_path / "picture", *runs)).code == "file-exists"
 
 
-def test_evaluations_can_be_named_by_folder_or_file_and_those_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_evaluations_can_be_named_by_folder_or_file_and_those_of_one_name_are_reported_apart(tmp_path: Path) -> None:
     one = scores_file(tmp_path / "a" / "run", am_after_cer=0.2)
     two = scores_file(tmp_path / "b" / "run", am_after_cer=0.3)
     result = compared(tmp_path / "picture", one, two / "eval" / "default")
@@ -157,7 +157,7 @@ def test_the_same_evaluation_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "other", "told"),
+    ("what", "other", "reported"),
     [
         ("language", {"language": "ti"}, "ti"),
         ("sentences", {"sentences": {"am": {"count": 20, "sha256": "cd" * 32}}}, "am 20 of cdcdcdcd"),
@@ -165,8 +165,8 @@ def test_the_same_evaluation_given_twice_is_refused(tmp_path: Path) -> None:
         ("base", {"base_sha256": "ef" * 32}, "tiny efefefef"),
     ],
 )
-def test_runs_that_were_not_measured_alike_are_told_apart_run_by_run(
-    tmp_path: Path, what: str, other: dict[str, Any], told: str
+def test_runs_that_were_not_measured_alike_are_reported_apart_run_by_run(
+    tmp_path: Path, what: str, other: dict[str, Any], reported: str
 ) -> None:
     usual = scores_file(tmp_path / "usual", am_after_cer=0.2)
     alike = scores_file(tmp_path / "alike", am_after_cer=0.3)
@@ -174,9 +174,9 @@ def test_runs_that_were_not_measured_alike_are_told_apart_run_by_run(
     assert compared(tmp_path / "one", usual, alike).differing == []
     result = compared(tmp_path / "two", usual, strange)
     assert result.to_json()["differing"] == [what]
-    assert result.to_json()["runs"]["strange"]["how"][what] == told
+    assert result.to_json()["runs"]["strange"]["how"][what] == reported
     lines = [plain_text(line) for line in result.lines() if not isinstance(line, Table)]
-    assert any(f"different {what} between runs" in line and f"strange: {told}" in line for line in lines)
+    assert any(f"different {what} between runs" in line and f"strange: {reported}" in line for line in lines)
     assert f"different between runs: {what}" in result.files[1].read_text(encoding="utf-8")
 
 

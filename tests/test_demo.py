@@ -69,13 +69,13 @@ class BriefKeyboard(DemoRunner):
         return BriefWriter(usual.run, usual.family, usual.files, usual.graft)
 
 
-def told_of(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, str]]:
+def reported_codes(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, str]]:
     """Everything but the listening."""
     settings = DemoSettings(folder=folder, mistake=mistake, steps=steps)
-    told = MistakeReport(mistake, "", MISTAKES[mistake][1])
-    MISTAKES[mistake][2](BriefKeyboard(folder), settings, told)
-    assert told.is_caught, told.to_json()
-    return {(when, item.code) for when, item in told.caught}
+    reported = MistakeReport(mistake, "", MISTAKES[mistake][1])
+    MISTAKES[mistake][2](BriefKeyboard(folder), settings, reported)
+    assert reported.is_caught, reported.to_json()
+    return {(when, item.code) for when, item in reported.caught}
 
 
 @pytest.mark.long
@@ -175,14 +175,14 @@ def test_a_link_is_not_taken_for_a_demo_and_what_cannot_be_moved_is_an_error_of_
 
 
 def test_evaluate_is_typed_with_every_flag_that_is_not_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(DemoRunner, "chapter", lambda _self, title, _lines=(): told.append(title))
+    reported: list[str] = []
+    monkeypatch.setattr(DemoRunner, "chapter", lambda _self, title, _lines=(): reported.append(title))
     for sentences, seed in ((100, 0), (7, 3)):
         with pytest.raises(VoxgraftError):  # there is no run
             DemoRunner(tmp_path).evaluate(sentences, seed)
-    assert "--max-sentences" not in told[0]
-    assert "--seed" not in told[0]
-    assert told[1].endswith("--max-sentences 7 --seed 3")
+    assert "--max-sentences" not in reported[0]
+    assert "--seed" not in reported[0]
+    assert reported[1].endswith("--max-sentences 7 --seed 3")
 
 
 def test_a_demo_in_which_old_languages_were_not_measured_is_a_failure(tmp_path: Path) -> None:
@@ -193,17 +193,17 @@ def test_a_demo_in_which_old_languages_were_not_measured_is_a_failure(tmp_path: 
 
 
 def test_a_mistake_that_train_lets_through_is_a_failure_whatever_check_said(tmp_path: Path) -> None:
-    told = MistakeReport("padded-codes", "", ("clips-trailing-run",))
-    told.caught.append(("before training", finding("clips-trailing-run", "x")))
-    assert told.to_json()["caught"] is True
+    reported = MistakeReport("padded-codes", "", ("clips-trailing-run",))
+    reported.caught.append(("before training", finding("clips-trailing-run", "x")))
+    assert reported.to_json()["caught"] is True
 
     class Lenient(DemoRunner):
         def train(self, flags: str = "", **more: Any) -> Any:
             return None
 
-    _try_to_train(Lenient(tmp_path), told)
-    assert told.to_json()["caught"] is False
-    assert [plain_text(line) for line in told.verdict() if not isinstance(line, Table)] == ["not refused: train"]
+    _try_to_train(Lenient(tmp_path), reported)
+    assert reported.to_json()["caught"] is False
+    assert [plain_text(line) for line in reported.verdict() if not isinstance(line, Table)] == ["not refused: train"]
 
 
 def test_the_speech_that_ships_holds_no_sentence_and_no_rare_word_by_which_speech_is_judged() -> None:
@@ -252,18 +252,18 @@ def test_the_command_tells_of_a_mistake_with_the_seed_that_it_was_given(tmp_path
 def test_a_mistake_in_tokenizer_or_data_is_refused_before_the_first_step(mistake: DemoMistake, tmp_path: Path) -> None:
     result = demo(DemoSettings(folder=tmp_path / "demo", mistake=mistake))
     assert result.exit_code == 0
-    assert result.told is not None
-    assert set(MISTAKES[mistake][1]) <= {item.code for _, item in result.told.caught}
-    assert any("refuses" in when for when, _ in result.told.caught)
+    assert result.mistake is not None
+    assert set(MISTAKES[mistake][1]) <= {item.code for _, item in result.mistake.caught}
+    assert any("refuses" in when for when, _ in result.mistake.caught)
     assert not (tmp_path / "demo" / "am" / "steps").exists()
 
 
 @pytest.mark.long
 def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_check(tmp_path: Path) -> None:
-    told = told_of("unfrozen-high-rate", tmp_path, steps=21)
-    assert ("before training", "replay-missing") in told
-    assert ("while training", "retention-bound") in told
-    assert ("in its output", "body-changed") in told
+    reported = reported_codes("unfrozen-high-rate", tmp_path, steps=21)
+    assert ("before training", "replay-missing") in reported
+    assert ("while training", "retention-bound") in reported
+    assert ("in its output", "body-changed") in reported
     journal = RunJournal(tmp_path / "am" / "journal.jsonl").read()
     assert [line["step"] for line in journal if line["kind"] == "stop-asked"] == [20]
     assert [line["step"] for line in journal if line["kind"] == "end"][-1] == 21
@@ -271,8 +271,8 @@ def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_chec
 
 @pytest.mark.long
 def test_masked_rows_are_found_shrunk_in_what_the_masked_baseline_left(tmp_path: Path) -> None:
-    told = told_of("seed-freeze", tmp_path, steps=12)
-    assert {("in its output", "base-rows-shrunk"), ("in its output", "body-changed")} <= told
+    reported = reported_codes("masked-finetune", tmp_path, steps=12)
+    assert {("in its output", "base-rows-shrunk"), ("in its output", "body-changed")} <= reported
 
 
 def test_a_mistake_that_nothing_tells_of_is_a_failure(tmp_path: Path) -> None:

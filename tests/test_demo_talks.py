@@ -9,11 +9,11 @@ import pytest
 from voxgraft.demo.data import main, write_talks
 
 
-def test_every_talk_is_told_when_it_is_there(tmp_path: Path) -> None:
-    told: list[tuple[str, bool]] = []
-    write_talks(tmp_path / "talks", 2, 2, lambda line: told.append((line, _is_there(tmp_path / "talks", line))))
-    assert [line.partition(",")[0] for line, _ in told] == ["1 of 2: talk0.ogg", "2 of 2: talk1.flac"]
-    assert all(there for _, there in told)
+def test_every_talk_is_reported_when_it_is_there(tmp_path: Path) -> None:
+    reported: list[tuple[str, bool]] = []
+    write_talks(tmp_path / "talks", 2, 2, lambda line: reported.append((line, _is_there(tmp_path / "talks", line))))
+    assert [line.partition(",")[0] for line, _ in reported] == ["1 of 2: talk0.ogg", "2 of 2: talk1.flac"]
+    assert all(there for _, there in reported)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

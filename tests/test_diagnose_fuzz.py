@@ -138,7 +138,7 @@ def test_damaged_torch_files_with_an_optimizer_are_diagnosed_or_refused(
     assert found["REPAIR"] > 0
 
 
-def test_code_in_a_pickle_is_told_and_never_run(
+def test_code_in_a_pickle_is_reported_and_never_run(
     grounds: dict[str, Ground], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -249,7 +249,7 @@ def test_a_run_with_a_broken_part_is_never_resumed(fixtures: Fixtures, tmp_path:
         assert found.exit_code == 1
 
 
-def test_a_stop_that_was_overcome_and_a_warning_are_told_with_resume(fixtures: Fixtures, tmp_path: Path) -> None:
+def test_a_stop_that_was_overcome_and_a_warning_are_reported_with_resume(fixtures: Fixtures, tmp_path: Path) -> None:
     run = fixtures.trained_run("chatterbox").copied(tmp_path / "run")
     with RunJournal(run.folder.journal) as journal:
         journal.write("finding", 1, code="loss-not-finite", found="the loss is nan", level="error", where="x")
@@ -259,7 +259,7 @@ def test_a_stop_that_was_overcome_and_a_warning_are_told_with_resume(fixtures: F
     assert "loss-not-finite" in verdict.reason
 
 
-def test_a_run_that_was_never_trained_and_has_no_data_is_told_what_comes_first(
+def test_a_run_that_was_never_trained_and_has_no_data_is_reported_what_comes_first(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:
     run = fixtures.whole_run("chatterbox").copied(tmp_path / "run")

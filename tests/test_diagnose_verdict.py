@@ -26,7 +26,7 @@ def test_no_error_of_the_catalogue_is_ever_resumed_unless_it_is_known_to_be_harm
 
 
 @pytest.mark.parametrize("code", sorted(HARMLESS))
-def test_what_is_harmless_is_told_with_resume(code: str) -> None:
+def test_what_is_harmless_is_reported_with_resume(code: str) -> None:
     verdict = decide_verdict([finding(code, "odd")], FILE)
     assert verdict.word == "RESUME"
     assert "nothing is wrong with it, but" in verdict.sentence

@@ -33,7 +33,7 @@ def cli(words: list[str], cwd: Path, endpoint: str) -> subprocess.CompletedProce
     )
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def reported(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -68,7 +68,7 @@ def _check_whole(done: subprocess.CompletedProcess[str], files: dict[str, bytes]
     assert all((folder / name).read_bytes() == files[name] for name in wanted)
     card = json.loads((folder / "download.json").read_text(encoding="utf-8"))
     assert card["files"].keys() == set(wanted)
-    assert told(done)["licence"].startswith("MIT")
+    assert reported(done)["licence"].startswith("MIT")
     get_family("chatterbox").files(folder)
 
 
@@ -132,7 +132,7 @@ def test_without_a_network_it_says_what_to_put_where(tmp_path: Path) -> None:
     assert "->  bpe.model" not in done.stdout  # that one is there
     listed = cli(["download", "indextts2", "--list", "--optional", "--json"], tmp_path, "http://127.0.0.1:9")
     assert listed.returncode == 0
-    there = {one["place"]: one["there"] for one in told(listed)["files"]}
+    there = {one["place"]: one["there"] for one in reported(listed)["files"]}
     assert there["bpe.model"] is True
     assert there["gpt.pth"] is False
     assert "qwen0.6bemo4-merge/" in there

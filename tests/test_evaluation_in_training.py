@@ -155,7 +155,7 @@ def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun
     setup = build_training_setup(run.folder, run.settings(train_listen_every=2), get_family("tiny"), run.files)
     loop = _build_loop(setup, DistributedContext())
     light = build_in_training_evaluation(setup, loop, parrot(tmp_path, "ሰላም"))
-    assert loop.every.listen_every == 2
+    assert loop.intervals.listen_every == 2
     held_out = {info.text.strip() for info in open_clip_dataset(run.folder.data_set("valid")).infos}
     assert light.sentences
     assert {one.text for one in light.sentences} <= held_out

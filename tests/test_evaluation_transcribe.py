@@ -89,7 +89,7 @@ def test_a_wave_too_short_for_a_listener_is_filled_with_silence_and_none_at_all_
     assert [one.text for one in heard_in([said("a", "")], parrot(tmp_path, "always this"))] == [""]
 
 
-def test_phone_error_needs_phones_on_both_sides_and_common_and_rare_words_are_told_apart() -> None:
+def test_phone_error_needs_phones_on_both_sides_and_common_and_rare_words_are_reported_apart() -> None:
     sentences = [
         EvalSentence("am", "ሰላም", (), ("s", "ə", "l", "a")),
         EvalSentence("am", "ቤት", ("ቤት",), ("b", "e", "t")),
@@ -348,7 +348,7 @@ def test_speech_that_goes_round_in_a_loop_is_found_wherever_the_loop_is() -> Non
     assert not has_code_loop([*noise, *noise[:20] * 2], hz)
 
 
-def test_lengths_that_follow_the_text_are_told_from_lengths_that_do_not() -> None:
+def test_lengths_that_follow_the_text_are_reported_from_lengths_that_do_not() -> None:
     texts = ["abcdefghijklmnopqrstuvwxyz"[:count] for count in (2, 4, 7, 11, 15, 20)]
     following = compute_stop_scores([said(text, text) for text in texts], None, None, seed=0)
     assert following["length_fit"].value == pytest.approx(1.0)

@@ -313,9 +313,9 @@ def test_rounding_halves_the_file_and_says_that_it_is_not_exact(fixtures: Fixtur
         assert torch.equal(loaded[name], stored[name].to(torch.bfloat16))
         load_model(kind, kind.files(tmp_path / "out" / part))
     page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    told = page + str(result.lines())
-    assert "exact" not in told
-    assert "bit for bit" not in told
+    reported = page + str(result.lines())
+    assert "exact" not in reported
+    assert "bit for bit" not in reported
     assert "rounded" in page
 
 
@@ -381,10 +381,10 @@ def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
         return "CC0" if "licence" in question else "they are my own words"
 
     with progress.use_prompt_callbacks(lambda lines, question: True, tell):
-        told = exported(run.path, "--to=graft", f"--output={tmp_path / 'told'}")
-    assert not told.findings
+        reported = exported(run.path, "--to=graft", f"--output={tmp_path / 'reported'}")
+    assert not reported.findings
     assert len(asked) == 2
-    terms = json.loads((tmp_path / "told" / "terms.json").read_text(encoding="utf-8"))
+    terms = json.loads((tmp_path / "reported" / "terms.json").read_text(encoding="utf-8"))
     assert (terms["data_licence"], terms["consent"], terms["accepted"]) == ("CC0", "they are my own words", True)
 
 
@@ -439,7 +439,7 @@ def test_kinds_that_cannot_be_made_are_refused_by_name(fixtures: Fixtures, tmp_p
 
 
 @pytest.mark.long
-def test_an_untrained_graft_and_missing_parts_are_told(fixtures: Fixtures, tmp_path: Path) -> None:
+def test_an_untrained_graft_and_missing_parts_are_reported(fixtures: Fixtures, tmp_path: Path) -> None:
     fresh = fixtures.whole_run("indextts2")
     result = exported(fresh.path, "--to=indextts2", f"--output={tmp_path / 'out'}", "--parts=merged", *TERMS)
     assert [item.code for item in result.findings] == ["export-untrained", "export-part-missing"]

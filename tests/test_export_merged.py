@@ -29,10 +29,10 @@ def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_ba
     own = bits(run / "merged" / card["checkpoint"])
     assert merged.keys() == own.keys()
     assert all((merged[name] == own[name]).all() for name in own)
-    told = {one["language"]: one for one in result.card["measured_cost"]}
+    reported = {one["language"]: one for one in result.card["measured_cost"]}
     before = card["speech_losses_before"]
-    assert told["en"]["before"] == before["en"]
-    assert told["en"]["measure"] == "speech loss"
+    assert reported["en"]["before"] == before["en"]
+    assert reported["en"]["measure"] == "speech loss"
     page = (result.folder / "README.md").read_text(encoding="utf-8")
     assert f"| en | speech loss | {before['en']:.4f} |" in page
     assert result.card["checkpoints"]["extended"]["changed"] == 0
@@ -40,7 +40,7 @@ def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_ba
 
 
 @pytest.mark.long
-def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(fixtures: Fixtures, tmp_path: Path) -> None:
+def test_a_cost_is_reported_only_of_the_very_checkpoint_that_was_measured(fixtures: Fixtures, tmp_path: Path) -> None:
     world = fixtures.stopping_world()
     run = copied(world, tmp_path / "run")
     train(train_settings(world, run, mode="merged", steps=1))
@@ -53,8 +53,8 @@ def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(fixtures: 
         text = json.dumps({**document, "subject": about})
         (run / "eval" / name / "scores.json").write_text(text, encoding="utf-8")
     result = exported(run, "--to=indextts2", f"--base={world.files.folder}", "--parts=merged")
-    told = [one["source"] for one in result.card["measured_cost"] if one["measure"] == "letter error"]
-    assert told == ["evaluation own"]
+    reported = [one["source"] for one in result.card["measured_cost"] if one["measure"] == "letter error"]
+    assert reported == ["evaluation own"]
 
 
 @pytest.mark.long

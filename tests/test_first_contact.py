@@ -165,7 +165,7 @@ WRONG_CHATTERBOX: dict[str, tuple[Change, str, str]] = {
 
 
 @pytest.mark.long
-def test_another_number_format_is_told_of_and_speaks(chatterbox: Path, tmp_path: Path) -> None:
+def test_another_number_format_is_reported_of_and_speaks(chatterbox: Path, tmp_path: Path) -> None:
     base = shutil.copytree(chatterbox, tmp_path / "base")
     path = base / "t3_mtl23ls_v2.safetensors"
     save_file({name: value.half() for name, value in load_file(path).items()}, path)

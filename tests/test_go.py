@@ -53,8 +53,8 @@ def new_run(folder: Path) -> Path:
     return run
 
 
-def gone(run: Path, **told: Any) -> GoResult:
-    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 2, **told}))
+def gone(run: Path, **reported: Any) -> GoResult:
+    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 2, **reported}))
 
 
 def words(result: GoResult) -> dict[str, str]:
@@ -220,7 +220,7 @@ def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) ->
 
 
 @pytest.mark.long
-def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: Path) -> None:
+def test_other_rates_after_training_are_reported_and_begin_again_only_if_asked(run: Path) -> None:
     edit(run, "train", lr_rows=0.002)
     with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002 \(was 0.001\)"):
         gone(run)
@@ -300,7 +300,7 @@ def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_co
 
 
 @pytest.mark.long
-def test_one_broken_recording_of_many_is_told_and_does_not_end_it(run: Path, tmp_path: Path) -> None:
+def test_one_broken_recording_of_many_is_reported_and_does_not_end_it(run: Path, tmp_path: Path) -> None:
     talks = tmp_path / "talks"
     shutil.copytree(Path(str(_sources(run)[0])), talks)
     edit(run, "data", sources=[str(talks)])
@@ -315,8 +315,8 @@ def test_one_broken_recording_of_many_is_told_and_does_not_end_it(run: Path, tmp
 
 def test_a_run_without_its_sources_uses_the_clips_that_it_has(run: Path, tmp_path: Path) -> None:
     edit(run, "data", sources=[str(tmp_path / "gone")])
-    for told in ({"dry_run": True}, {}):
-        result = gone(run, **told)
+    for reported in ({"dry_run": True}, {}):
+        result = gone(run, **reported)
         assert words(result) == dict.fromkeys(ALL, "skipped")
         assert "sources are missing" in why(result, "import")
 
@@ -454,7 +454,7 @@ def test_a_stage_that_cannot_begin_ends_it_with_its_own_error(tmp_path: Path) ->
     assert "voxgraft new" in caught.value.finding.cure
 
 
-def test_terms_that_are_told_later_are_written_into_the_export(run: Path) -> None:
+def test_terms_that_are_reported_later_are_written_into_the_export(run: Path) -> None:
     result = gone(run, data_licence="CC0", consent="asked", accept_terms=True)
     assert ran(result) == ["export"]
     assert json.loads((run / "export" / "graft" / "terms.json").read_text(encoding="utf-8"))["data_licence"] == "CC0"

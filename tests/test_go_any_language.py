@@ -66,8 +66,8 @@ def voxgraft(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def gone(run: Path, **told: Any) -> GoResult:
-    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 3, **told}))
+def gone(run: Path, **reported: Any) -> GoResult:
+    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 3, **reported}))
 
 
 def ran(result: GoResult) -> list[str]:
@@ -186,7 +186,7 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("reported", "code"),
     [
         ({"evaluate": {"recognizer": "command:/nowhere/ears {wav}"}}, "recognizer-failed"),
         ({"evaluate": {"recognizer": "built-in"}}, "recognizer-language"),
@@ -197,17 +197,17 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
 )
 @pytest.mark.parametrize("dry", [True, False])
 def test_what_a_later_stage_lacks_is_said_before_anything_is_trained(
-    untrained: Path, told: dict[str, Any], code: str, dry: bool
+    untrained: Path, reported: dict[str, Any], code: str, dry: bool
 ) -> None:
     before = (untrained / "run.yaml").read_text(encoding="utf-8")
     with pytest.raises(VoxgraftError) as caught:
-        gone(untrained, dry_run=dry, **told)
+        gone(untrained, dry_run=dry, **reported)
     assert caught.value.code == code
     assert not (untrained / "steps").exists()
     assert (untrained / "run.yaml").read_text(encoding="utf-8") == before
 
 
-def test_a_data_set_without_held_out_texts_is_told_by_go_and_by_check_before_training(
+def test_a_data_set_without_held_out_texts_is_reported_by_go_and_by_check_before_training(
     untrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = untrained / "data" / "manifest.jsonl"

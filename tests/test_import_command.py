@@ -87,10 +87,10 @@ def test_a_folder_of_films_becomes_clips_with_a_manifest(whole: Path) -> None:
 
 def test_nothing_is_left_out_in_silence(films: Path, tmp_path: Path) -> None:
     done, _ = _import(tmp_path / "set", films)
-    told = {(problem.code, Path(problem.file).name) for problem in done.problems}
-    assert ("source-unknown", "film.en.srt") in told
-    assert ("source-unknown", "notes.pdf") in told
-    assert ("subtitle-repeats", "film.srt") in told
+    reported = {(problem.code, Path(problem.file).name) for problem in done.problems}
+    assert ("source-unknown", "film.en.srt") in reported
+    assert ("source-unknown", "notes.pdf") in reported
+    assert ("subtitle-repeats", "film.srt") in reported
     written = [json.loads(line) for line in (tmp_path / "set" / "problems.jsonl").read_text().splitlines()]
     assert len(written) == len(set(done.problems))
     assert all(Path(one["file"]).is_absolute() and Path(one["file"]).exists() and one["cure"] for one in written)
@@ -161,7 +161,7 @@ def test_a_half_written_line_of_a_journal_is_made_again(films: Path, whole: Path
     assert _contents(dataset) == _contents(whole)
 
 
-def test_a_source_that_changed_is_told_and_not_mixed_with_the_old(films: Path, tmp_path: Path) -> None:
+def test_a_source_that_changed_is_reported_and_not_mixed_with_the_old(films: Path, tmp_path: Path) -> None:
     media, subtitles = film().write(tmp_path / "in", "film")
     _, before = _import(tmp_path / "set", tmp_path / "in")
     subtitles.write_text(subtitles.read_text(encoding="utf-8") + "\n", encoding="utf-8")
@@ -186,7 +186,7 @@ def test_a_film_that_fails_does_not_stop_the_others(films: Path, tmp_path: Path)
     assert {"media-unreadable", "media-missing"} <= codes
 
 
-def test_captions_after_the_end_of_the_film_are_told(tmp_path: Path) -> None:
+def test_captions_after_the_end_of_the_film_are_reported(tmp_path: Path) -> None:
     _, subtitles = film().write(tmp_path / "in", "film")
     text = subtitles.read_text(encoding="utf-8") + "\n999\n01:00:00,000 --> 01:00:02,000\nበቃ በቃ\n"
     subtitles.write_text(text, encoding="utf-8")

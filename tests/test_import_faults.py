@@ -53,12 +53,14 @@ def test_a_damaged_problem_in_a_journal_is_refused_with_a_code(tmp_path: Path, v
     assert caught.value.code == "manifest-line"
 
 
-def test_a_problem_of_another_version_is_told_under_its_own_name() -> None:
-    told = SourceProblem.from_json({"code": "of-tomorrow", "found": "x", "file": "f", "line": 0, "last": 0}).finding()
-    assert "of-tomorrow" in told.found
+def test_a_problem_of_another_version_is_reported_under_its_own_name() -> None:
+    reported = SourceProblem.from_json(
+        {"code": "of-tomorrow", "found": "x", "file": "f", "line": 0, "last": 0}
+    ).finding()
+    assert "of-tomorrow" in reported.found
 
 
-def test_a_process_that_is_ended_while_it_measures_is_told_with_a_cure(tmp_path: Path) -> None:
+def test_a_process_that_is_ended_while_it_measures_is_reported_with_a_cure(tmp_path: Path) -> None:
     clips = [ManifestClip(f"c{at}", f"c{at}.wav", 0.1, "ሰላም", "am", "s", "r", RATE) for at in range(80)]
     for clip in clips:
         write_clip_audio(tmp_path / clip.audio, np.zeros(RATE // 10, np.float32), RATE)

@@ -289,7 +289,7 @@ def _codes(done: DataImportResult) -> set[tuple[str, str, int]]:
     return {(problem.code, Path(problem.file).name, problem.line) for problem in done.problems}
 
 
-def test_faults_of_a_kaldi_folder_are_told_by_file_and_line(tmp_path: Path) -> None:
+def test_faults_of_a_kaldi_folder_are_reported_by_file_and_line(tmp_path: Path) -> None:
     _kaldi(tmp_path / "in")
     data = tmp_path / "in" / "data" / "train"
     _sound(tmp_path / "elsewhere.wav")
@@ -333,7 +333,7 @@ def test_faults_of_a_kaldi_folder_are_told_by_file_and_line(tmp_path: Path) -> N
         ("metadata.jsonl", '{{"file_name": "in.wav", "text": "ሰላም"}}\n{{"file_name": "in.wav"}}\n{{"text": "ሀ"}}\n[]\n', {2, 3, 4}),
     ],
 )  # fmt: skip
-def test_faulty_lines_of_a_list_are_told_and_the_others_imported(
+def test_faulty_lines_of_a_list_are_reported_and_the_others_imported(
     name: str, content: str, expected: set[int], tmp_path: Path
 ) -> None:
     _sound(tmp_path / "in" / "in.wav")
@@ -396,7 +396,7 @@ def test_a_broken_textgrid_is_refused_by_its_line() -> None:
         assert "line 7" in caught.value.finding.found
 
 
-def test_lines_of_labels_that_are_none_are_told() -> None:
+def test_lines_of_labels_that_are_none_are_reported() -> None:
     cues, problems = parse_labels("0,5\t1,5\tሀ\nx\ty\tz\n2.0\t2.5\t\n3.0\t3.0\tpoint\n", "a.txt")
     assert [(cue.start, cue.end) for cue in cues] == [(0.5, 1.5), (3.0, 3.0)]
     assert [(problem.code, problem.line) for problem in problems] == [("subtitle-time", 2), ("subtitle-empty", 3)]

@@ -62,7 +62,7 @@ def test_a_third_column_of_few_names_is_the_speaker() -> None:
     assert rows[1].text == "ሰላም ነው 1"
 
 
-def test_lines_of_a_table_that_are_none_are_told() -> None:
+def test_lines_of_a_table_that_are_none_are_reported() -> None:
     found = list(parse_transcript_table("a1|ሰላም ነው\njust words\n|no audio\na4|አራት\na5|\n", "x"))
     assert [item.line for item in found if isinstance(item, TranscriptRow)] == [1, 4]
     assert [(item.code, item.line) for item in found if isinstance(item, SourceProblem)] == [
@@ -108,7 +108,7 @@ def test_a_name_of_very_many_digits_is_taken() -> None:
     assert [found[at] for at in range(2, 6)] == ["ሀ", "take", "take", "other"]
 
 
-def test_ljspeech_is_imported_and_what_is_missing_is_told(tmp_path: Path) -> None:
+def test_ljspeech_is_imported_and_what_is_missing_is_reported(tmp_path: Path) -> None:
     for at in range(4):
         _sound(tmp_path / "lj" / "wavs" / f"LJ00{at}-0001.wav", seed=at)
     lines = [f"LJ00{at}-0001|ሰላም {at}|ሰላም ቁጥር {at}" for at in range(5)] + ["LJ000-0001|ሰላም 0|ሰላም ቁጥር 0", "broken"]
@@ -118,8 +118,8 @@ def test_ljspeech_is_imported_and_what_is_missing_is_told(tmp_path: Path) -> Non
     assert clips[1].text_as_found == "ሰላም 1"
     assert clips[1].text == "ሰላም ቁጥር አንድ"
     assert all(clip.seconds == pytest.approx(2.0, abs=0.01) and clip.sample_rate == RATE for clip in clips)
-    told = {(problem.code, problem.line) for problem in done.problems}
-    assert told == {("media-missing", 5), ("table-duplicate", 6), ("table-line", 7)}
+    reported = {(problem.code, problem.line) for problem in done.problems}
+    assert reported == {("media-missing", 5), ("table-duplicate", 6), ("table-line", 7)}
 
 
 def test_parts_of_a_long_file_are_cut_where_the_list_says(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_dataset_in_parquet_with_its_sounds_inside(tmp_path: Path) -> None:
     assert len({clip.id for clip in more}) == 6
 
 
-def test_a_sound_file_without_a_byte_is_told_and_the_rest_of_the_list_comes_in(tmp_path: Path) -> None:
+def test_a_sound_file_without_a_byte_is_reported_and_the_rest_of_the_list_comes_in(tmp_path: Path) -> None:
     _sound(tmp_path / "a.wav", 4.0)
     (tmp_path / "bad.wav").write_bytes(b"")
     rows: list[dict[str, Any]] = [
@@ -207,7 +207,7 @@ def test_a_sound_file_without_a_byte_is_told_and_the_rest_of_the_list_comes_in(t
     assert sorted((problem.code, problem.line) for problem in done.problems) == [("file-empty", 1), ("file-empty", 2)]
 
 
-def test_bytes_of_a_sound_that_are_none_are_told() -> None:
+def test_bytes_of_a_sound_that_are_none_are_reported() -> None:
     lines = [{"audio": {"bytes": wrong, "path": "x.wav"}, "text": "ሰላም ነው"} for wrong in ("abc", 5, [1])]
     found = list(parse_transcript_jsonl("\n".join(map(json.dumps, lines)), "x"))
     assert [item.code for item in found if isinstance(item, SourceProblem)] == ["table-line"] * 3

@@ -54,7 +54,7 @@ def test_keys_that_are_not_known_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"seconds": "2.5"}, "seconds"),
         ({"seconds": -1}, "seconds"),
@@ -65,7 +65,9 @@ def test_keys_that_are_not_known_are_kept(tmp_path: Path) -> None:
         ({"speaker": ""}, "speaker"),
     ],
 )
-def test_a_field_of_another_kind_is_refused_with_its_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+def test_a_field_of_another_kind_is_refused_with_its_line(
+    tmp_path: Path, change: dict[str, Any], reported: str
+) -> None:
     path = tmp_path / "manifest.jsonl"
     write_manifest(path, [CLIP])
     broken = json.dumps({**CLIP.to_json(), "id": "other", **change}, ensure_ascii=False)
@@ -74,7 +76,7 @@ def test_a_field_of_another_kind_is_refused_with_its_line(tmp_path: Path, change
         list(read_manifest(path))
     assert caught.value.code == "manifest-line"
     assert "line 3" in caught.value.finding.found
-    assert told in caught.value.finding.found
+    assert reported in caught.value.finding.found
 
 
 def test_two_clips_of_one_id_are_refused_with_both_lines(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_two_clips_of_one_id_are_refused_with_both_lines(tmp_path: Path) -> None
         ("not JSON", "manifest-unknown"),
     ],
 )
-def test_a_manifest_of_another_program_or_version_is_told_apart(tmp_path: Path, first: str, code: str) -> None:
+def test_a_manifest_of_another_program_or_version_is_reported_apart(tmp_path: Path, first: str, code: str) -> None:
     path = tmp_path / "manifest.jsonl"
     path.write_text(first + "\n", encoding="utf-8")
     with pytest.raises(VoxgraftError) as caught:

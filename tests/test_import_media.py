@@ -96,7 +96,7 @@ def test_a_file_that_was_cut_off_gives_what_is_there(tmp_path: Path) -> None:
     assert len(heard) == pytest.approx(3 * RATE, abs=0.2 * RATE)
 
 
-def test_damage_in_the_middle_is_told_and_the_rest_stays_in_its_place(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_reported_and_the_rest_stays_in_its_place(tmp_path: Path) -> None:
     _encode(tmp_path / "a.ts", _clicks(48_000), 48_000, "aac")
     data = bytearray((tmp_path / "a.ts").read_bytes())
     middle = len(data) // 188 // 2 * 188

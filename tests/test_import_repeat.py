@@ -240,7 +240,7 @@ def test_a_source_that_changed_is_an_error_however_its_place_is_written(
     assert [clip.text for clip in clips] == ["አንድ", "ሁለት"]
 
 
-def _told(dataset: Path) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+def _reported(dataset: Path) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     """Problems as the file has them, and as `data info` shows them."""
     written = [json.loads(line) for line in (dataset / "problems.jsonl").read_text(encoding="utf-8").splitlines()]
     shown = data_info(DataInfoSettings(dataset=dataset, problems=True)).to_json()["every_problem"]
@@ -255,12 +255,12 @@ def test_problems_are_kept_until_their_place_is_looked_at_again(tmp_path: Path) 
     (tmp_path / "a" / "notes.pdf").write_bytes(b"%PDF")
     _import(tmp_path / "set", tmp_path / "a")
     expected = {("media-unreadable", "bad.srt"), ("source-unknown", "notes.pdf")}
-    assert _told(tmp_path / "set") == (expected, expected)
+    assert _reported(tmp_path / "set") == (expected, expected)
     _import(tmp_path / "set", _film(tmp_path / "b", "other", "ሦስት"))
-    assert _told(tmp_path / "set") == (expected, expected)
+    assert _reported(tmp_path / "set") == (expected, expected)
     (tmp_path / "a" / "notes.pdf").unlink()
     _import(tmp_path / "set", tmp_path / "a")
-    assert _told(tmp_path / "set") == ({("media-unreadable", "bad.srt")},) * 2
+    assert _reported(tmp_path / "set") == ({("media-unreadable", "bad.srt")},) * 2
 
 
 def _killed_at(event: int, work: Callable[[], object]) -> bool:

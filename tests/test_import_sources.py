@@ -40,7 +40,7 @@ def _import(tmp_path: Path, *sources: Path, **more: Any) -> tuple[DataImportResu
     return done, list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
 
 
-def _told(found: tuple[list[ImportSource], list[SourceProblem]]) -> list[tuple[str, str]]:
+def _reported(found: tuple[list[ImportSource], list[SourceProblem]]) -> list[tuple[str, str]]:
     return sorted((problem.code, Path(problem.file).name) for problem in found[1])
 
 
@@ -55,31 +55,31 @@ def test_a_manifest_of_ours_is_not_cut_a_second_time(tmp_path: Path) -> None:
     assert caught.value.code == "source-none"
     found = find_sources([tmp_path], "am")
     assert [source.text.name for source in found[0]] == ["a.jsonl"]
-    assert _told(found) == [("source-own", "manifest.jsonl")]
+    assert _reported(found) == [("source-own", "manifest.jsonl")]
 
 
-def test_texts_without_a_sound_are_told(tmp_path: Path) -> None:
+def test_texts_without_a_sound_are_reported(tmp_path: Path) -> None:
     _files(tmp_path, "a.wav", "a.txt", "alone.txt", "alone.lab", "list.json", "film.srt", "film.mp4", "film.txt")
     _files(tmp_path, "b.wav", "b.normalized.txt", "b.txt")
     found = find_sources([tmp_path], "am")
     alone = [("media-missing", name) for name in ("alone.lab", "alone.txt")]
-    assert sorted(_told(found)) == [*alone, ("source-unknown", "film.txt"), ("source-unknown", "list.json")]
+    assert sorted(_reported(found)) == [*alone, ("source-unknown", "film.txt"), ("source-unknown", "list.json")]
 
 
-def test_a_link_to_a_folder_is_told(tmp_path: Path) -> None:
+def test_a_link_to_a_folder_is_reported(tmp_path: Path) -> None:
     _files(tmp_path / "in", "a.wav", "a.txt")
     _files(tmp_path / "elsewhere", "b.wav", "b.txt")
     (tmp_path / "in" / "more").symlink_to(tmp_path / "elsewhere")
-    assert _told(find_sources([tmp_path / "in"], "am")) == [("source-unknown", "more")]
+    assert _reported(find_sources([tmp_path / "in"], "am")) == [("source-unknown", "more")]
 
 
-def test_sounds_that_a_list_does_not_name_are_told(tmp_path: Path) -> None:
+def test_sounds_that_a_list_does_not_name_are_reported(tmp_path: Path) -> None:
     _files(tmp_path, "beside.wav", "wavs/a.wav", "wavs/b.wav", "wavs/deep/c.wav", "speaker/d.wav", "speaker/e.wav")
     _files(tmp_path, "wavs/own.wav", "wavs/own.txt", "wavs/a.txt")
     (tmp_path / "train.csv").write_text("a|ሰላም\nspeaker/d.wav|ሰላም ነው\n", encoding="utf-8")
     (tmp_path / "test.csv").write_text("beside|ሰላም\nmissing|ሰላም\n", encoding="utf-8")
     found = find_sources([tmp_path], "am")
-    assert _told(found) == [("text-missing", name) for name in ("b.wav", "c.wav", "e.wav")]
+    assert _reported(found) == [("text-missing", name) for name in ("b.wav", "c.wav", "e.wav")]
     assert [(source.kind, [path.name for path in source.files]) for source in found[0]] == [
         ("list", []),
         ("list", []),
@@ -88,7 +88,9 @@ def test_sounds_that_a_list_does_not_name_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_sounds_beside_a_dataset_in_columns_are_told_only_if_it_does_not_name_them(ending: str, tmp_path: Path) -> None:
+def test_sounds_beside_a_dataset_in_columns_are_reported_only_if_it_does_not_name_them(
+    ending: str, tmp_path: Path
+) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="NOT TESTED: pyarrow is absent")
     arrow = pytest.importorskip("pyarrow")
     _files(tmp_path, "a.wav", "audio/b.wav", "c.wav")
@@ -108,15 +110,15 @@ def test_sounds_beside_a_dataset_in_columns_are_told_only_if_it_does_not_name_th
             ):
                 out.write_table(table)
         found = find_sources([tmp_path], "am")
-        assert _told(found) == [("text-missing", "c.wav")], column
+        assert _reported(found) == [("text-missing", "c.wav")], column
         assert [source.kind for source in found[0]] == ["columns"]
 
 
 def test_a_list_in_an_encoding_that_was_named_is_looked_into(tmp_path: Path) -> None:
     _files(tmp_path, "wavs/a.wav", "wavs/b.wav")
     (tmp_path / "metadata.csv").write_bytes("a|café\n".encode("cp1252"))
-    assert _told(find_sources([tmp_path], "fr", encoding="cp1252")) == [("text-missing", "b.wav")]
-    assert _told(find_sources([tmp_path], "fr")) == [], "the import tells that the list cannot be read"
+    assert _reported(find_sources([tmp_path], "fr", encoding="cp1252")) == [("text-missing", "b.wav")]
+    assert _reported(find_sources([tmp_path], "fr")) == [], "the import tells that the list cannot be read"
 
 
 def test_a_folder_of_sounds_is_known_by_its_own_pairs(tmp_path: Path) -> None:
@@ -179,11 +181,11 @@ def test_subtitles_of_another_language_are_those_that_name_a_film_and_a_language
     found = find_sources([_files(tmp_path, *names)], "am")
     assert {source.text.name for source in found[0]} == taken
     assert all(source.media is not None for source in found[0])
-    told = {name for _, name in _told(found)}
-    assert {name for name in names if name.endswith(".srt")} - taken <= told
+    reported = {name for _, name in _reported(found)}
+    assert {name for name in names if name.endswith(".srt")} - taken <= reported
 
 
-def test_a_lone_file_of_another_language_is_told_unless_its_media_are_named(tmp_path: Path) -> None:
+def test_a_lone_file_of_another_language_is_reported_unless_its_media_are_named(tmp_path: Path) -> None:
     _files(tmp_path, "film.mp4", "film.en.srt")
     with pytest.raises(VoxgraftError, match="another language") as caught:
         find_sources([tmp_path / "film.en.srt"], "am")

@@ -29,7 +29,7 @@ def _vectors(*sizes: int, spread: float, seed: int = 0) -> SpeakerEmbeddings:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_voices_that_differ_are_told_apart_and_the_most_frequent_is_first(seed: int) -> None:
+def test_voices_that_differ_are_reported_apart_and_the_most_frequent_is_first(seed: int) -> None:
     labels = cluster_speakers(_vectors(12, 30, 7, spread=0.35, seed=seed))
     assert labels == [1] * 12 + [0] * 30 + [2] * 7
 
@@ -64,7 +64,7 @@ def _dataset(folder: Path) -> list[ManifestClip]:
     return clips
 
 
-def test_voices_of_a_recording_without_labels_are_told_apart(tmp_path: Path) -> None:
+def test_voices_of_a_recording_without_labels_are_reported_apart(tmp_path: Path) -> None:
     """By the weights of Resemblyzer, whose network is the one that Chatterbox has taken over."""
     import torch
 

@@ -94,11 +94,11 @@ six
 """
 
 
-def test_broken_blocks_are_told_by_line_and_the_rest_is_used() -> None:
+def test_broken_blocks_are_reported_by_line_and_the_rest_is_used() -> None:
     cues, problems = parse_subtitles(BROKEN, ".srt", "b.srt")
     assert [cue.text for cue in cues] == ["one", "five", "six"]
-    told = {(problem.code, problem.line) for problem in problems}
-    assert told == {("subtitle-time", 6), ("subtitle-stray", 9), ("subtitle-time", 12), ("subtitle-empty", 16)}
+    reported = {(problem.code, problem.line) for problem in problems}
+    assert reported == {("subtitle-time", 6), ("subtitle-stray", 9), ("subtitle-time", 12), ("subtitle-empty", 16)}
     assert any("lost text" in problem.found for problem in problems)
 
 
@@ -259,7 +259,7 @@ def test_songs_and_two_voices_in_one_caption_are_marked() -> None:
     assert TWO_VOICES in both.marks
 
 
-def test_sounds_alone_are_told() -> None:
+def test_sounds_alone_are_reported() -> None:
     kept, problems = clean_cues([Cue(1, 2, "[music]", 7, 7)], "en", "x")
     assert not kept
     assert [(problem.code, problem.line) for problem in problems] == [("subtitle-nothing-said", 7)]

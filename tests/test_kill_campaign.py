@@ -49,7 +49,7 @@ def test_a_run_that_was_killed_in_its_first_line_and_begun_again_is_the_same_in_
     ],
     ids=["another order", "another rate", "one step more"],
 )
-def test_a_run_that_ended_otherwise_is_told_with_what_is_different(
+def test_a_run_that_ended_otherwise_is_reported_with_what_is_different(
     place: Place, straight: Path, tmp_path: Path, changed: dict[str, Any], different: set[str]
 ) -> None:
     assert different <= set(differences(trained(place, tmp_path / "run", **changed), straight)) <= set(COMPARED)

@@ -132,7 +132,7 @@ def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_be
     assert losses[0] < losses[4] < losses[8]
     loop = with_english(few_codes, tmp_path / "bound", bound, steps=20)
     outcome = loop.train(0)
-    assert (outcome.step, outcome.reason) == (8, "told")
+    assert (outcome.step, outcome.reason) == (8, "stopped")
     assert outcome.best_state.best_step == 4
     assert "en by" in outcome.why
     found = entries(tmp_path / "bound", "finding")
@@ -316,7 +316,7 @@ def test_the_merged_checkpoint_says_what_the_trained_model_says(t3: World, tmp_p
 
 
 @pytest.mark.long
-def test_a_changed_file_in_the_merged_folder_is_told(index: World, tmp_path: Path) -> None:
+def test_a_changed_file_in_the_merged_folder_is_reported(index: World, tmp_path: Path) -> None:
     run = copied(index, tmp_path / "run")
     train(train_settings(index, run, mode="merged", steps=1, **english(run)))
     card = read_merged_card(run / "merged")

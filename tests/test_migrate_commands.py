@@ -23,9 +23,9 @@ def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: P
     train = made.train
     assert (train.lr_backbone, train.text_weight, train.speech_weight, train.warmup_steps) == (5e-5, 0.4, 0.6, 2000)
     assert train.steps == RunSettings().train.steps
-    assert rows["train_gpt_v2 --max-steps", ""].fate == "gone"
+    assert rows["train_gpt_v2 --max-steps", ""].outcome == "gone"
     missing = rows["train_gpt_v2 --train-manifest", "data.train"]
-    assert (missing.fate, missing.why) == ("suggested", "missing: train_pairs.jsonl")
+    assert (missing.outcome, missing.why) == ("suggested", "missing: train_pairs.jsonl")
     assert rows["train_gpt_v2 --train-manifest", "language"].new == "am"
     assert rows["train_gpt_v2 --amp", ""].value == ""
     assert rows["train_gpt_v2 --base-checkpoint", "base"].why == "this value depends on the shell"
@@ -52,7 +52,7 @@ def test_a_manifest_of_another_language_waits_for_a_decision(tmp_path: Path) -> 
     flags = "--train-manifest am.jsonl::am --train-manifest en.jsonl::en"
     result = made_from(tmp_path, f"python trainers/train_gpt_v2.py {flags}", "train.sh", language="am")
     assert [path.name for path in settings_of(tmp_path / "run").data.train] == ["am.jsonl"]
-    assert any(row.fate == "suggested" and "data.replay" in row.why for row in result.rows)
+    assert any(row.outcome == "suggested" and "data.replay" in row.why for row in result.rows)
 
 
 def test_settings_of_the_training_loop_are_taken_over(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_settings_of_the_training_loop_are_taken_over(tmp_path: Path) -> None:
         9,
         RunSettings().train.valid_every,
     )
-    fates = {row.old.partition(" ")[2]: row.fate for row in result.rows}
+    fates = {row.old.partition(" ")[2]: row.outcome for row in result.rows}
     assert [fates[name] for name in ("--val-interval", "--batch-size", "--amp")] == ["gone", "gone", "gone"]
 
 
@@ -99,7 +99,7 @@ def test_a_command_is_found_however_it_is_written_down(tmp_path: Path, text: str
 def test_of_two_values_the_last_counts_and_the_other_is_named(tmp_path: Path) -> None:
     lines = [f"python trainers/train_gpt_v2.py --warmup-steps {steps}" for steps in (3, 7)]
     first, last = made_from(tmp_path, "\n".join(lines), "notes.txt").rows
-    assert (first.fate, last.fate) == ("suggested", "mapped")
+    assert (first.outcome, last.outcome) == ("suggested", "mapped")
     assert first.why == "a later value is used: 7 (train_gpt_v2 --warmup-steps)"
 
 
@@ -135,10 +135,10 @@ def test_an_unknown_flag_gets_the_nearest_known_one(tmp_path: Path, flag: str) -
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.path)
-def test_every_flag_of_every_known_script_is_told_what_becomes_of_it(tmp_path: Path, script: LegacyScript) -> None:
+def test_every_flag_of_every_known_script_is_reported_what_becomes_of_it(tmp_path: Path, script: LegacyScript) -> None:
     flags = script.flags or ("--any",)
     result = made_from(tmp_path, f"python x/{script.path} " + " ".join(f"{flag} 1" for flag in flags), "run.sh")
-    rows = {row.old: row.fate for row in result.rows}
+    rows = {row.old: row.outcome for row in result.rows}
     assert list(rows) == [f"{script.name} {flag}" for flag in flags]
     assert ("unknown" in rows.values()) is (not script.flags)
 
@@ -148,11 +148,11 @@ def test_the_notes_that_users_wrote_are_read_whole(tmp_path: Path, number: int) 
     notes = next(shared("seeds").glob(f"{number:03}_*.txt"))
     result = create_run(NewSettings(run=tmp_path / "run", old=notes))
     assert result.rows
-    assert not [row for row in result.rows if row.fate == "unknown"]
+    assert not [row for row in result.rows if row.outcome == "unknown"]
     settings_of(tmp_path / "run")
 
 
 def test_the_published_indextts2_config_has_no_unknown_key(tmp_path: Path) -> None:
     result = create_run(NewSettings(run=tmp_path / "run", old=shared("real/indextts2/config.yaml")))
     assert len(result.rows) > 80
-    assert not [row.old for row in result.rows if row.fate == "unknown"]
+    assert not [row.old for row in result.rows if row.outcome == "unknown"]

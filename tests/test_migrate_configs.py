@@ -1,4 +1,4 @@
-"""`new --from` on YAML: every old key is found and gets one fate, and no old file does harm."""
+"""`new --from` on YAML: every old key is found and gets one outcome, and no old file does harm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from voxgraft.pipeline.command import create_run
 def test_every_rule_leads_to_a_setting_or_gives_a_reason() -> None:
     known = {leaf.key for leaf in iter_setting_fields(RunSettings)}
     for name, rule in every_rule():
-        assert rule.key in known if rule.fate == "mapped" else (rule.why and not rule.key), name
+        assert rule.key in known if rule.outcome == "mapped" else (rule.why and not rule.key), name
 
 
 def test_every_rule_that_a_script_has_is_for_a_flag_that_it_has() -> None:
@@ -42,7 +42,7 @@ def test_every_rule_that_a_script_has_is_for_a_flag_that_it_has() -> None:
 def test_each_key_of_a_training_config_gets_its_fate(tmp_path: Path) -> None:
     result = made_from(tmp_path, CONFIG)
     rows = rows_by_name(result)
-    fates = {name: row.fate for name, row in rows.items()}
+    fates = {name: row.outcome for name, row in rows.items()}
     assert fates == {
         "model.name": "gone",
         "model.n_vocab": "gone",
@@ -77,7 +77,7 @@ def test_settings_of_the_training_loop_are_taken_over(tmp_path: Path) -> None:
 
 def test_patience_does_not_count_where_early_stopping_was_off(tmp_path: Path) -> None:
     result = made_from(tmp_path, "training: {early_stopping: false, patience: 9}\n")
-    assert rows_by_name(result)["training.patience"].fate == "gone"
+    assert rows_by_name(result)["training.patience"].outcome == "gone"
     assert settings_of(tmp_path / "run").train.patience == 0
 
 
@@ -85,7 +85,7 @@ def test_of_steps_and_epochs_the_steps_count(tmp_path: Path) -> None:
     result = made_from(tmp_path, "training: {max_epochs: 1000, max_steps: 50000}\n")
     train = settings_of(tmp_path / "run").train
     assert (train.steps, train.epochs) == (50000, None)
-    assert rows_by_name(result)["training.max_epochs"].fate == "suggested"
+    assert rows_by_name(result)["training.max_epochs"].outcome == "suggested"
 
 
 def test_run_yaml_names_the_old_key_beside_each_value(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_base_named_in_the_old_file_is_found_from_its_folder_or_above(
 def test_a_file_that_is_not_published_is_never_taken_for_a_base(fixtures: Fixtures, tmp_path: Path) -> None:
     shutil.copytree(fixtures.base("chatterbox").folder, tmp_path / "models")
     result = made_from(tmp_path, "finetuning: {pretrained_model: models/chatterbox_extended.pt}\n")
-    assert result.rows[0].fate == "gone"
+    assert result.rows[0].outcome == "gone"
     assert "chatterbox_extended.pt" in result.rows[0].why
     assert settings_of(tmp_path / "run").base is None
 
@@ -137,7 +137,7 @@ def test_a_file_that_is_not_published_is_never_taken_for_a_base(fixtures: Fixtur
 def test_indextts2_own_config_makes_its_folder_the_base(fixtures: Fixtures, tmp_path: Path) -> None:
     shutil.copytree(fixtures.base("indextts2").folder, tmp_path / "checkpoints")
     result = create_run(NewSettings(run=tmp_path / "run", old=tmp_path / "checkpoints" / "config.yaml"))
-    assert {row.fate for row in result.rows} <= {"mapped", "gone"}
+    assert {row.outcome for row in result.rows} <= {"mapped", "gone"}
     base = settings_of(tmp_path / "run").base
     assert base is not None
     assert base.samefile(tmp_path / "checkpoints")
@@ -167,7 +167,7 @@ def test_freezing_that_was_off_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["abc", "-1", ".nan", ".inf", "true", "[1]", "1e999", "2020-01-01"])
 def test_a_value_that_the_setting_cannot_take_waits_for_a_decision(tmp_path: Path, value: str) -> None:
     result = made_from(tmp_path, f"training: {{learning_rate: {value}}}\n")
-    assert result.rows[0].fate == "suggested"
+    assert result.rows[0].outcome == "suggested"
     assert settings_of(tmp_path / "run").train == RunSettings().train
 
 

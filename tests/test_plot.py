@@ -97,7 +97,7 @@ def test_a_run_is_drawn_whole(entries: list[dict[str, Any]], tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_the_same_journal_gives_the_same_bytes_whatever_matplotlib_is_told(
+def test_the_same_journal_gives_the_same_bytes_whatever_matplotlib_is_reported(
     entries: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     run = written(tmp_path / "run", entries)
@@ -180,7 +180,7 @@ def test_several_runs_are_laid_over_each_other(
     plot(PlotSettings(runs=(Path("a/run"), Path("b/run")), overwrite=True))
 
 
-def test_pictures_go_where_they_are_told_and_replace_nothing_unasked(
+def test_pictures_go_where_they_are_reported_and_replace_nothing_unasked(
     entries: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     run = written(tmp_path / "run", entries)
@@ -193,7 +193,7 @@ def test_pictures_go_where_they_are_told_and_replace_nothing_unasked(
     assert not (run / "curves.png").exists()
 
 
-def test_a_run_without_losses_is_told_to_train(tmp_path: Path) -> None:
+def test_a_run_without_losses_is_reported_to_train(tmp_path: Path) -> None:
     for lines in ([], [{"kind": "finding", "step": 0, **FINDING}]):
         run = written(tmp_path / "run", lines)
         with pytest.raises(FileError) as error:

@@ -161,7 +161,7 @@ def test_clips_that_cannot_be_used_are_listed_with_their_reasons_and_the_rest_go
     assert all(result.left_out[f"clip00{number}"].where.endswith(f"00{number}.flac") for number in (1, 2, 3, 5))
 
 
-def test_where_no_clip_of_a_set_can_be_used_the_first_reason_is_told(new: Preparing) -> None:
+def test_where_no_clip_of_a_set_can_be_used_the_first_reason_is_reported(new: Preparing) -> None:
     for clip in new.clips():
         if clip.split == "validation":
             new.sound(clip).unlink()
@@ -246,7 +246,9 @@ def test_what_is_missing_is_refused_before_anything_is_encoded(new: Preparing) -
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta"])
-def test_a_device_that_is_none_is_told_by_its_name_and_not_as_a_setting_of_train(new: Preparing, device: str) -> None:
+def test_a_device_that_is_none_is_reported_by_its_name_and_not_as_a_setting_of_train(
+    new: Preparing, device: str
+) -> None:
     with pytest.raises(VoxgraftError, match=device) as caught:
         new.prepare("--device", device)
     assert caught.value.code == "device"

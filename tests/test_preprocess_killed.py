@@ -149,7 +149,7 @@ def killed_after_a_set(place: Preparing) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_clips_whose_workers_die_every_time_are_told_and_do_not_hang(tmp_path: Path) -> None:
+def test_clips_whose_workers_die_every_time_are_reported_and_do_not_hang(tmp_path: Path) -> None:
     settings = EncodeWorkerConfig("tiny", str(get_family("tiny").shipped_folder()), "cpu", str(tmp_path))
     jobs = [EncodeJob(f"batch{number}", ((f"key{number}", f"{number}.wav"),)) for number in range(2)]
     with killing_workers():

@@ -31,11 +31,11 @@ def test_ray_writes_the_same_bytes_as_the_local_engine_though_a_worker_is_killed
     killed: list[int] = []
     killer = threading.Thread(target=lambda: killed.extend(kill_one(process, place.run.data / "preparing")))
     killer.start()
-    told, errors = process.communicate()
+    reported, errors = process.communicate()
     killer.join()
-    assert process.returncode == 0, f"{told}\n{errors}"
+    assert process.returncode == 0, f"{reported}\n{errors}"
     assert killed, "no worker was there to be killed in the middle"
-    assert f"{CLIPS} clips encoded now" in told
+    assert f"{CLIPS} clips encoded now" in reported
     assert place.sets() == local.sets()
     assert place.prepare().num_encoded == 0
 

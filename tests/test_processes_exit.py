@@ -53,13 +53,13 @@ def test_an_error_of_one_process_ends_all_and_is_named_by_all(tmp_path: Path) ->
     assert [code for code, _ in found.values()] == [2, 2, 2]
     assert found[1][1].startswith("error pack-too-small: clip 7 has 900 positions (expected: at most 400)")
     for rank in (0, 2):
-        told = "error process-failed: process 1 of 3 ended: pack-too-small: clip 7 has 900 positions\n"
-        assert told in found[rank][1]
+        reported = "error process-failed: process 1 of 3 ended: pack-too-small: clip 7 has 900 positions\n"
+        assert reported in found[rank][1]
         assert "from the last saved step" in found[rank][1]
 
 
 @pytest.mark.long
-def test_a_bug_in_one_process_is_told_by_it_and_named_by_the_others(tmp_path: Path) -> None:
+def test_a_bug_in_one_process_is_reported_by_it_and_named_by_the_others(tmp_path: Path) -> None:
     found = ended(started("bug", 2, tmp_path))
     assert "Traceback" in found[1][1]
     assert "process 1 of 2 ended: RuntimeError('shapes do not fit')" in found[0][1]

@@ -113,9 +113,9 @@ def test_from_the_command_line_a_pulled_graft_tells_its_terms_and_how_to_use_it(
     monkeypatch.chdir(tmp_path)
     assert run_cli(["push", str(grafts["am"]), "am.zip"]) == 0
     assert run_cli(["pull", "am.zip"]) == 0
-    told = capsys.readouterr().out
-    assert "CC-BY-4.0" in told
-    assert "voxgraft speak" in told
+    reported = capsys.readouterr().out
+    assert "CC-BY-4.0" in reported
+    assert "voxgraft speak" in reported
     assert load_graft(tmp_path / "am").card.language == "am"
     assert run_cli(["pull", "am.zip"]) == 2
     assert "file-exists" in capsys.readouterr().err

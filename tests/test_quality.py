@@ -229,7 +229,7 @@ def test_markup_in_a_text_is_shown_and_not_run(faulty: tuple[Path, Mapping[str, 
 
 
 @pytest.mark.long
-def test_a_clip_without_sound_is_told(faulty: tuple[Path, Mapping[str, str]], tmp_path: Path) -> None:
+def test_a_clip_without_sound_is_reported(faulty: tuple[Path, Mapping[str, str]], tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(faulty[0], tmp_path / "set")

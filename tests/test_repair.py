@@ -364,8 +364,8 @@ def test_what_is_put_right_by_hand_is_refused_with_what_to_do(
     ground = grounds[T3]
     case = next(one for one in DAMAGED if one.name == case_name and one.family == T3)
     made = case.make(ground, tmp_path)
-    told = "voxgraft extend" if case_name == "no new rows" else "merge_and_unload"
-    with pytest.raises(VoxgraftError, match=told):
+    reported = "voxgraft extend" if case_name == "no new rows" else "merge_and_unload"
+    with pytest.raises(VoxgraftError, match=reported):
         repaired(ground, made["checkpoint"], tmp_path / "new.safetensors", tokenizer=ground.tokenizer)
     if case_name != "no new rows":
         with pytest.raises(VoxgraftError, match="checkpoint-low-rank"):

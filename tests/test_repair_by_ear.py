@@ -68,7 +68,7 @@ def test_of_the_points_that_keep_old_languages_the_best_in_the_new_one_is_chosen
     assert select_best_point([one for one in tried if not one.within], "am").share == 1.0
 
 
-def test_where_nothing_can_be_heard_the_reason_is_told(tiny: BaseFiles, tmp_path: Path) -> None:
+def test_where_nothing_can_be_heard_the_reason_is_reported(tiny: BaseFiles, tmp_path: Path) -> None:
     (tmp_path / "torn.safetensors").write_bytes(tiny.checkpoint.read_bytes()[:-100])
     found = diagnose(
         DiagnoseSettings(

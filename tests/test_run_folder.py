@@ -56,7 +56,7 @@ def test_every_place_is_inside_the_run(run: RunFolder) -> None:
     assert run.data_set("train") == run.data / "train"
 
 
-def test_a_second_trainer_is_told_who_is_at_work_where_and_since_when(run: RunFolder, holder: Child) -> None:
+def test_a_second_trainer_is_reported_who_is_at_work_where_and_since_when(run: RunFolder, holder: Child) -> None:
     error = refused(run)
     assert error.code == "run-locked"
     for part in (f"process {holder.process.pid} on {socket.gethostname()}", time.strftime("since %Y-%m-"), "train"):

@@ -417,7 +417,7 @@ def test_sound_is_marked_where_the_package_is_installed(folder: Path, watermark:
     assert marked.dtype == np.float32
 
 
-def test_sound_without_a_mark_is_told_of(folder: Path) -> None:
+def test_sound_without_a_mark_is_reported(folder: Path) -> None:
     if find_spec("perth") is not None:
         pytest.skip("resemble-perth is installed")
     assert [item.code for item in vocoder_of(folder).findings()] == ["watermark-absent"]

@@ -60,7 +60,7 @@ def test_samples_of_a_training_sound_in_the_built_in_voice(fixtures: Fixtures, t
     silent = SampleCallback(loop, [sentence], vocoder_of(tmp_path)).on_sample(0)
     assert "neither a recording" in silent["silent_because"]
     write_conditions(tmp_path / "conds.pt")
-    told = SampleCallback(loop, [sentence], vocoder_of(tmp_path)).on_sample(0)
-    assert told["silent_because"] == ""
-    samples, rate = read_audio(loop.run_folder.path / told["folder"] / "en.wav")
-    assert (len(samples), rate) == (960 * told["spoken"][0]["codes"], 24_000)
+    reported = SampleCallback(loop, [sentence], vocoder_of(tmp_path)).on_sample(0)
+    assert reported["silent_because"] == ""
+    samples, rate = read_audio(loop.run_folder.path / reported["folder"] / "en.wav")
+    assert (len(samples), rate) == (960 * reported["spoken"][0]["codes"], 24_000)

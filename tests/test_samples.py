@@ -67,9 +67,9 @@ def lines(loop: Trainer, kind: str = "samples") -> list[dict[str, Any]]:
 
 @pytest.mark.long(fast="tiny")
 def test_samples_are_written_from_step_0_on_and_the_journal_says_what_they_hold(straight: Trainer) -> None:
-    told = lines(straight)
-    assert [entry["step"] for entry in told] == [0, 8]
-    for entry in told:
+    reported = lines(straight)
+    assert [entry["step"] for entry in reported] == [0, 8]
+    for entry in reported:
         folder = straight.run_folder.path / entry["folder"]
         assert sorted(path.name for path in folder.iterdir()) == ["am.json", "en.json"]
         for said in entry["spoken"]:
@@ -199,10 +199,10 @@ class Beeps(Vocoder):
 
 def test_samples_become_sound_where_there_is_a_waveform_end(fixtures: Fixtures, tmp_path: Path) -> None:
     loop = loop_of(fixtures.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
-    told = SampleCallback(loop, [OLD], Beeps()).on_sample(0)
-    samples, rate = read_audio(loop.run_folder.path / told["folder"] / "en.wav")
-    assert (len(samples), rate) == (640 * told["spoken"][0]["codes"], 16_000)
-    assert told["silent_because"] == ""
+    reported = SampleCallback(loop, [OLD], Beeps()).on_sample(0)
+    samples, rate = read_audio(loop.run_folder.path / reported["folder"] / "en.wav")
+    assert (len(samples), rate) == (640 * reported["spoken"][0]["codes"], 16_000)
+    assert reported["silent_because"] == ""
 
 
 @pytest.mark.long(fast="indextts2")
@@ -243,9 +243,9 @@ def test_samples_sound_in_the_voice_of_a_held_out_recording(
     assert sorted(recordings) == sorted(f"valid/{name}" for name in names)
 
     sampler = SampleCallback(loop, [new, OLD], vocoder, recordings)
-    told = sampler.on_sample(8)
-    assert told["silent_because"] == ""
-    folder, gate, voice = loop.run_folder.path / told["folder"], trained.gate, sampler._voice
+    reported = sampler.on_sample(8)
+    assert reported["silent_because"] == ""
+    folder, gate, voice = loop.run_folder.path / reported["folder"], trained.gate, sampler._voice
     assert gate is not None
     for sentence in (new, OLD):
         kept = json.loads((folder / f"{sentence.name}.json").read_text(encoding="utf-8"))
@@ -262,7 +262,7 @@ def test_samples_sound_in_the_voice_of_a_held_out_recording(
         assert (ratios[1] < ratios[0] - 5) is vocoder.needs_latents
 
 
-def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(fixtures: Fixtures, tmp_path: Path) -> None:
+def test_a_waveform_end_that_fails_is_reported_of_and_asked_no_more(fixtures: Fixtures, tmp_path: Path) -> None:
     loop = loop_of(fixtures.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     broken = Broken()
     sampler = SampleCallback(loop, [OLD], broken)

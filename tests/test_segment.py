@@ -146,7 +146,7 @@ def test_a_clip_in_which_the_recording_breaks_off_is_marked() -> None:
     ],
     ids=["a number", "a Latin name"],
 )
-def test_how_long_a_text_takes_is_told_by_its_words_and_not_by_its_characters(first: str, second: str) -> None:
+def test_how_long_a_text_takes_is_reported_by_its_words_and_not_by_its_characters(first: str, second: str) -> None:
     """Sound as long as the texts are said: by their characters alone their paces would not agree."""
     letters = [_weigh_letters(text, "am") for text in (first, second)]
     sound = _speech(1.0, letters[0] / 3.5, 0.4, letters[1] / 3.5, 1.0)
@@ -192,7 +192,7 @@ def test_memory_is_bounded_however_long_the_recording_is() -> None:
     assert most < 30 * RATE
 
 
-def test_a_voice_is_told_from_music_where_the_model_is_there() -> None:
+def test_a_voice_is_reported_from_music_where_the_model_is_there() -> None:
     """Music as loud as speech on both sides of a sentence: energy alone hears no pause, the model does."""
     for name in ("onnxruntime", "silero_vad"):
         if importlib.util.find_spec(name) is None:

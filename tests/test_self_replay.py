@@ -145,7 +145,7 @@ class Spoken:
 
     run: Path
     made: ClipDataset
-    told: Finding
+    reported: Finding
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def spoken(world: World, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
 def test_a_set_is_made_once_and_used_again_while_it_fits(world: World, spoken: Spoken, tmp_path: Path) -> None:
     run, made = Path(shutil.copytree(spoken.run, tmp_path / "run")), spoken.made
     again, told_again = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
-    assert "spoken by the base" in spoken.told.found
+    assert "spoken by the base" in spoken.reported.found
     assert "used again" in told_again.found
     assert made.fingerprint == again.fingerprint
     assert is_self_replay(made)
@@ -173,16 +173,16 @@ def test_a_set_is_made_once_and_used_again_while_it_fits(world: World, spoken: S
 
 def test_the_same_request_gives_the_same_codes(world: World, spoken: Spoken, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "other")
-    other, told = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
-    assert "spoken by the base" in told.found
+    other, reported = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
+    assert "spoken by the base" in reported.found
     assert other.fingerprint == spoken.made.fingerprint
 
 
 def test_a_set_that_was_cut_off_is_made_again(world: World, spoken: Spoken, tmp_path: Path) -> None:
     run = Path(shutil.copytree(spoken.run, tmp_path / "run"))
     (run / "data" / "self-replay" / "shard-00000.safetensors").write_bytes(b"torn")
-    again, told = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
-    assert "spoken by the base" in told.found
+    again, reported = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
+    assert "spoken by the base" in reported.found
     assert again.fingerprint == spoken.made.fingerprint
 
 
@@ -240,11 +240,11 @@ def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(spoken: Spoken)
 @pytest.mark.long
 def test_what_does_not_end_is_left_out_and_counted(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
-    made, told = self_replay(world, run).load_or_generate(40, train_sets(run), "cpu", torch.float32)
+    made, reported = self_replay(world, run).load_or_generate(40, train_sets(run), "cpu", torch.float32)
     dropped = 40 - len(made)
     assert dropped > 0
-    assert f"{len(made)} utterances spoken" in told.found
-    assert f"{dropped} left out" in told.found
+    assert f"{len(made)} utterances spoken" in reported.found
+    assert f"{dropped} left out" in reported.found
     assert (made.num_codes > 0).all()
 
 
@@ -270,9 +270,9 @@ def test_a_merged_run_makes_its_replay_once_stays_near_the_base_on_it_and_measur
     made = [train(train_settings(world, run, mode="merged", self_replay=32, steps=steps)) for steps in (2, 4)]
     assert [result.start for result in made] == [0, 2]
     entries = RunJournal(run / "journal.jsonl").read()
-    told = [entry["found"] for entry in entries if entry.get("code") == "self-replay"]
-    assert "spoken by the base" in told[0]
-    assert "used again" in told[-1]
+    reported = [entry["found"] for entry in entries if entry.get("code") == "self-replay"]
+    assert "spoken by the base" in reported[0]
+    assert "used again" in reported[-1]
     steps = [entry for entry in entries if entry["kind"] == "step"]
     learnt, _ = split_self_replay(open_clip_dataset(run / "data" / "self-replay"))
     assert learnt is not None

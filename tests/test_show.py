@@ -83,20 +83,20 @@ def lines_of(report: BaseReport) -> list[str]:
 def test_a_tiny_base_is_shown_with_its_parts_rows_tokenizer_and_files(base: tuple[str, BaseFiles]) -> None:
     name, files = base
     report = shown(files.folder)
-    told = report.to_json()
+    reported = report.to_json()
     state = state_of(files)
-    assert (told["family"], report.exit_code, told["findings"]) == (name, 0, [])
-    assert told["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "a copy"}[name]
-    assert told["checkpoint"]["tensors"] == len(state)
-    assert told["checkpoint"]["values"] == sum(tensor.numel() for tensor in state.values())
-    assert told["checkpoint"]["dtypes"] == {"F32": len(state)}
-    assert sum(part["values"] for part in told["parts"]) == told["checkpoint"]["values"]
-    assert "other" not in {part["part"] for part in told["parts"]}
-    assert told["size"] == {"width": 64, "layers": 2, "heads": {"chatterbox": 1, "indextts2": 4, "tiny": 1}[name]}
-    assert set(told["text_rows"].values()) == {told["tokenizer"]["pieces"] + told["spare_rows"]}
-    assert told["tokenizer"]["file"] == files.tokenizer.name
-    assert told["languages"] == list(get_family(name).languages)
-    there = {file["name"]: file["there"] for file in told["files"]}
+    assert (reported["family"], report.exit_code, reported["findings"]) == (name, 0, [])
+    assert reported["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "a copy"}[name]
+    assert reported["checkpoint"]["tensors"] == len(state)
+    assert reported["checkpoint"]["values"] == sum(tensor.numel() for tensor in state.values())
+    assert reported["checkpoint"]["dtypes"] == {"F32": len(state)}
+    assert sum(part["values"] for part in reported["parts"]) == reported["checkpoint"]["values"]
+    assert "other" not in {part["part"] for part in reported["parts"]}
+    assert reported["size"] == {"width": 64, "layers": 2, "heads": {"chatterbox": 1, "indextts2": 4, "tiny": 1}[name]}
+    assert set(reported["text_rows"].values()) == {reported["tokenizer"]["pieces"] + reported["spare_rows"]}
+    assert reported["tokenizer"]["file"] == files.tokenizer.name
+    assert reported["languages"] == list(get_family(name).languages)
+    there = {file["name"]: file["there"] for file in reported["files"]}
     expected = {
         "chatterbox": {"ve.pt": True, "conds.pt": False},
         "indextts2": {"wav2vec2bert_stats.pt": True, "s2mel.pth": False},
@@ -121,12 +121,12 @@ def test_a_report_fits_on_one_screen_and_says_the_same_as_its_json(base: tuple[s
 def test_the_command_line_prints_text_and_json(base: tuple[str, BaseFiles], capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(base[1].folder)
     assert run_cli(["show", folder, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     assert run_cli(["show", folder, "--no-fingerprint"]) == 0
     printed = capsys.readouterr().out
-    assert told["family"] == base[0]
-    assert f"{told['checkpoint']['values']:,}" in printed
-    assert told["fingerprint"] not in printed
+    assert reported["family"] == base[0]
+    assert f"{reported['checkpoint']['values']:,}" in printed
+    assert reported["fingerprint"] not in printed
 
 
 def test_the_parts_of_a_published_t3_have_the_published_sizes(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def error_of(place: Path) -> VoxgraftError:
     return caught.value
 
 
-def test_a_grown_file_alone_is_told_which_tokenizer_it_lacks_and_shown_whole_beside_it(
+def test_a_grown_file_alone_is_reported_which_tokenizer_it_lacks_and_shown_whole_beside_it(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:
     state = load_file(fixtures.base("chatterbox").checkpoint)
@@ -435,20 +435,20 @@ def test_hashing_tells_how_far_it_is(tmp_path: Path) -> None:
 
     from voxgraft.core import progress
 
-    told: list[Any] = []
+    reported: list[Any] = []
 
     class Listener:
         @contextmanager
         def task(self, name: str, total: int | None) -> Any:
-            told.append((name, total))
+            reported.append((name, total))
             done: list[int] = []
             yield done.append
-            told.append(sum(done))
+            reported.append(sum(done))
 
         def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-            told.append((kind, step, values))
+            reported.append((kind, step, values))
 
     save_file({"a": torch.zeros(300_000), "b": torch.zeros(5)}, tmp_path / "a.safetensors")
     with progress.use_progress_listener(Listener()):
         fingerprint_at(tmp_path / "a.safetensors")
-    assert told == [("hashing a.safetensors", 1_200_020), 1_200_020]
+    assert reported == [("hashing a.safetensors", 1_200_020), 1_200_020]

@@ -122,7 +122,7 @@ def test_voices_languages_seeds_and_temperatures_are_heard(speakers: SynthesisMo
     assert codes_with(speakers, language="fr") != usual
 
 
-def test_a_limit_cuts_speech_and_that_is_told(speakers: SynthesisModels) -> None:
+def test_a_limit_cuts_speech_and_that_is_reported(speakers: SynthesisModels) -> None:
     said = said_with(speakers, "--max-seconds=0.4")
     assert [len(piece.codes) for piece in said.pieces] == [10]
     assert said.stop == "limit"
@@ -187,7 +187,7 @@ def test_an_output_of_no_known_format_is_refused_and_makes_no_folder(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_recording_that_cannot_be_imitated_is_told_as_that(tmp_path: Path) -> None:
+def test_a_recording_that_cannot_be_imitated_is_reported_as_that(tmp_path: Path) -> None:
     (tmp_path / "me.wav").write_bytes(b"")
     error = error_of(lambda: spoken(TEXT, "--language=en", "--voice", tmp_path / "me.wav", "--output", tmp_path / "x"))
     assert error.code == "voice-unknown"
@@ -276,7 +276,7 @@ def test_a_language_that_nobody_speaks_is_refused_before_any_weights_are_read(tm
 @pytest.mark.parametrize(
     ("typed", "meant"), [("amharic", "am is the code for Amharic"), ("Frensh", "fr is the code for French")]
 )
-def test_whoever_types_the_name_of_a_language_is_told_its_code(typed: str, meant: str, tmp_path: Path) -> None:
+def test_whoever_types_the_name_of_a_language_is_reported_its_code(typed: str, meant: str, tmp_path: Path) -> None:
     error = error_of(lambda: settings_of(TEXT, f"--language={typed}"))
     assert meant in error.finding.cure
     assert "did you mean --language" in error.finding.cure

@@ -73,9 +73,9 @@ def test_a_reference_without_a_voice_is_refused_before_anything_is_written(
     voice = write_reference(tmp_path / "voice.wav", make(), 24_000)
     (tmp_path / "out").mkdir()
     assert speak(base, tmp_path / "out", voice) == 2
-    told = capsys.readouterr()
-    assert code in told.err + told.out
-    assert "Traceback" not in told.err + told.out
+    reported = capsys.readouterr()
+    assert code in reported.err + reported.out
+    assert "Traceback" not in reported.err + reported.out
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -133,7 +133,7 @@ def test_vocoder_files_that_are_missing_or_wrong_are_named(
     voice = write_reference(tmp_path / "voice.wav", voice_like(1.0, 0), 24_000)
     (tmp_path / "out").mkdir()
     assert speak(folder, tmp_path / "out", voice) == 2
-    told = capsys.readouterr()
-    assert code in told.err + told.out
-    assert "Traceback" not in told.err + told.out
+    reported = capsys.readouterr()
+    assert code in reported.err + reported.out
+    assert "Traceback" not in reported.err + reported.out
     assert list((tmp_path / "out").iterdir()) == []

@@ -272,7 +272,7 @@ def test_eight_sliders_are_heard_in_the_codes_and_depend_on_the_voice(tmp_path: 
 def test_a_graft_that_was_not_trained_yet_speaks_with_a_warning(tmp_path: Path) -> None:
     run = make_run("tiny", tmp_path)
     words = ("--run", run.path, *SHORT, "--codes", tmp_path / "codes.json", "--overwrite")
-    told = {name: spoken(TEXTS[name], "--language", name, *words) for name in ("am", "en")}
-    codes = {name: [item.code for item in result.findings] for name, result in told.items()}
+    reported = {name: spoken(TEXTS[name], "--language", name, *words) for name in ("am", "en")}
+    codes = {name: [item.code for item in result.findings] for name, result in reported.items()}
     assert "speak-untrained" in codes["am"]
     assert "speak-untrained" not in codes["en"], "the base speaks its own languages"

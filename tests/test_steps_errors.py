@@ -215,7 +215,7 @@ def test_a_disk_that_is_really_full_costs_that_save_only(tmp_path: Path) -> None
     assert done.stdout.split() == ["disk-too-small", "disk-full"], done.stderr
 
 
-def test_a_run_that_cannot_be_written_to_is_told_and_left_as_it_is() -> None:
+def test_a_run_that_cannot_be_written_to_is_reported_and_left_as_it_is() -> None:
     with tempfile.TemporaryDirectory() as name:
         run = new_run(Path(name))
         save(run, 1)

@@ -156,10 +156,10 @@ def test_a_damaged_step_is_passed_by_and_told(run: RunFolder, file: str, damage:
                 path.mkdir()
     loaded = load_step(run)
     assert_same(loaded.state, state(1))
-    (told,) = loaded.findings
-    assert (told.code, told.level, told.where) == ("step-damaged", "warning", str(run.step(2)))
-    assert told.found.startswith("step 2 is incomplete")
-    assert file == "manifest.json" or file in told.found
+    (reported,) = loaded.findings
+    assert (reported.code, reported.level, reported.where) == ("step-damaged", "warning", str(run.step(2)))
+    assert reported.found.startswith("step 2 is incomplete")
+    assert file == "manifest.json" or file in reported.found
     assert list_complete_steps(run) == [1]
     assert refused(load_step, run, 2).code == "step-damaged"
     assert names_in(run.step(2)) == sorted({*FILES} - ({file} if damage == "missing" else set()))
@@ -250,7 +250,7 @@ def test_copies_renamed_steps_and_foreign_folders_are_never_taken_for_steps(run:
     assert_newest(run, 4)
 
 
-def test_a_step_renamed_to_another_number_is_told_from_the_real_one(run: RunFolder) -> None:
+def test_a_step_renamed_to_another_number_is_reported_from_the_real_one(run: RunFolder) -> None:
     save(run, 1, 2)
     os.rename(run.step(2), run.step(700))
     loaded = load_step(run)
@@ -353,10 +353,10 @@ def test_a_step_that_cannot_be_removed_is_a_finding_and_the_save_stands(
 ) -> None:
     save(run, 1, 2)
     monkeypatch.setenv(FAILPOINT_VARIABLE, "remove.begin:1:eacces")
-    removed, (told,) = save(run, 3, keep_last=1)
+    removed, (reported,) = save(run, 3, keep_last=1)
     assert removed == [2]
-    assert (told.code, told.level) == ("step-left", "warning")
-    assert "step-000001" in told.found
+    assert (reported.code, reported.level) == ("step-left", "warning")
+    assert "step-000001" in reported.found
     monkeypatch.delenv(FAILPOINT_VARIABLE)
     assert_newest(run, 3)
     assert save(run, 4, keep_last=1)[0] == [1, 3]

@@ -598,7 +598,7 @@ def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower
 # ---- scripts that IndexTTS-2 takes for Chinese (B4) ------------------------------------------------------------------
 
 
-def test_words_that_run_together_are_told_and_dead_rows_are_counted() -> None:
+def test_words_that_run_together_are_reported_and_dead_rows_are_counted() -> None:
     sentences = ("ꆈꌠ ꁱꂷ ꉬ ꆏꌠ", "ꉌꂵ ꆈꌠ ꁱꂷ", "ꆈꌠ ꉬ ꉌꂵ") * 5
     base = replace(small_base("sentencepiece-unigram"), language="ii", stated_rules=build_text_rules("ii"))
     learnt = learn_language_pieces(base, TextCorpus(sentences), VocabularySettings(pieces=60, min_count=2))

@@ -193,9 +193,9 @@ def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
     assert [tuple(measured.text_ids(at).tolist()) for at in range(len(clips))] == list(stored.values())
     found = load_manifest_sentences(manifest, language)
     sentences = found.sentences if found else ()
-    told = {sentence.text: _build_request(system, 0, sentence, voice, 0).text_ids for sentence in sentences}
+    reported = {sentence.text: _build_request(system, 0, sentence, voice, 0).text_ids for sentence in sentences}
     letters = [text for text in texts if any(map(str.isalpha, text))]
-    assert told == {NFC(text.strip()): one.ids(text) for text in letters}
+    assert reported == {NFC(text.strip()): one.ids(text) for text in letters}
     samples = build_sample_sentences(system.text_encoder, [f"{language.lower()}:{text}" for text in texts], (), 0)
     assert [sample.ids for sample in samples] == [one.ids(text) for text in texts]
     assert {(sample.language, sample.is_new) for sample in samples} == {(language, True)}

@@ -32,10 +32,10 @@ WORDS = {"nasa": "ናሳ", "ሶስት": "ሦስት", "ቡና ቤት": "ካፌ"}
 
 def test_whole_words_are_written_as_they_are_said() -> None:
     rules = replace(build_text_rules("am"), pronunciations=WORDS)
-    told = rules.normalizer.normalise("NASA 3 ቡና ቤት፣ NASAን nasal")
-    assert told.text == "ናሳ ሦስት ካፌ, NASAን nasal"
-    assert [change.before for change in told.changes if change.rule == "pronunciation"] == ["NASA", "ሶስት", "ቡና ቤት"]
-    assert replay_changes("NASA 3 ቡና ቤት፣ NASAን nasal", told.changes) == told.text
+    reported = rules.normalizer.normalise("NASA 3 ቡና ቤት፣ NASAን nasal")
+    assert reported.text == "ናሳ ሦስት ካፌ, NASAን nasal"
+    assert [change.before for change in reported.changes if change.rule == "pronunciation"] == ["NASA", "ሶስት", "ቡና ቤት"]
+    assert replay_changes("NASA 3 ቡና ቤት፣ NASAን nasal", reported.changes) == reported.text
     assert TextRules.from_json(json.loads(json.dumps(rules.to_json()))) == rules
     names = {rules.identity, build_text_rules("am").identity, replace(rules, pronunciations={"a": "b"}).identity}
     assert len(names) == 3

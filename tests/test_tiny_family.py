@@ -63,7 +63,7 @@ def test_a_tiny_folder_is_no_chatterbox_and_a_chatterbox_folder_no_tiny_one(file
             get_family(wrong).files(folder)
 
 
-def test_a_checkpoint_by_itself_is_told_by_its_tensors(files: BaseFiles, tmp_path: Path) -> None:
+def test_a_checkpoint_by_itself_is_reported_by_its_tensors(files: BaseFiles, tmp_path: Path) -> None:
     other = make_random_base("chatterbox", tmp_path / "chatterbox")
     for path, name in ((files.checkpoint, "tiny"), (other.checkpoint, "chatterbox")):
         with open_checkpoint(path) as checkpoint:

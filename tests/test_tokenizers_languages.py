@@ -83,7 +83,7 @@ def test_a_family_without_tags_gets_none(kind: str) -> None:
 
 
 @every_kind
-def test_a_language_whose_letters_the_base_has_gets_its_tag_and_nothing_else_and_is_told_so(kind: str) -> None:
+def test_a_language_whose_letters_the_base_has_gets_its_tag_and_nothing_else_and_is_reported_so(kind: str) -> None:
     made = learn(kind, "zu" if kind == "bpe-json" else "sw", demo_texts("sw").sentences)
     assert made.learnt.additions.pieces == ()
     lines = format_additions(made.learnt.additions, made.learnt.plan, made.texts)

@@ -100,7 +100,7 @@ def test_a_flat_map_is_named_with_the_command_that_rebuilds_it(tmp_path: Path) -
     assert named.cure in shown(result)
 
 
-def test_a_flat_map_with_a_hole_in_its_ids_is_told_so(tmp_path: Path) -> None:
+def test_a_flat_map_with_a_hole_in_its_ids_is_reported_so(tmp_path: Path) -> None:
     """Counting its entries gives fewer rows than its highest id needs."""
     made = flat_map(base("bpe-json").base, ("ሰላም",), first=base("bpe-json").base.size + 80)
     result = judge(tmp_path, "bpe-json", made, ("ሰላም",))
@@ -122,7 +122,7 @@ def test_a_moved_special_id_is_an_error(tmp_path: Path) -> None:
     assert "id 255 was '[START]', is 'ሰ'" in moved.found
 
 
-def test_a_tag_that_is_only_a_piece_is_told_to_split(tmp_path: Path) -> None:
+def test_a_tag_that_is_only_a_piece_is_reported_to_split(tmp_path: Path) -> None:
     document = json.loads(base("bpe-json").base.data)
     document["model"]["vocab"]["[am]"] = len(document["model"]["vocab"])
     result = judge(tmp_path, "bpe-json", json.dumps(document).encode(), ("hello.",))
@@ -139,7 +139,7 @@ def test_changed_scores_of_base_pieces_are_an_error_even_where_no_sentence_shows
     assert "tokenizer-not-grown" in codes(result)
 
 
-def test_a_tokenizer_of_another_kind_is_told_so(tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_kind_is_reported_so(tmp_path: Path) -> None:
     made = grown("sentencepiece-unigram", "am")
     result = judge(tmp_path, "sentencepiece-bpe", made.tokenizer.data, ("ሰላም",))
     assert "tokenizer-kind" in codes(result)

@@ -102,7 +102,7 @@ def test_a_run_trains_from_zero_and_one_that_was_interrupted_ends_as_if_it_had_n
     assert (straight.folder.graft / "adapter").is_dir()
     with progress.use_progress_listener(interrupted_at(3)):
         first = run.train()
-    assert (first.outcome.reason, first.outcome.step, first.exit_code) == ("told", 3, 130)
+    assert (first.outcome.reason, first.outcome.step, first.exit_code) == ("stopped", 3, 130)
     assert "run the same command to resume" in first.lines()
     assert run.steps == [0, 2, 3]
     again = run.train()

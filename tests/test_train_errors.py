@@ -214,7 +214,7 @@ def test_a_set_of_the_other_family_is_refused(run: WholeRun, fixtures: Fixtures)
     assert "family" in error.finding.found
 
 
-def test_a_run_without_data_is_told_what_to_do(run: WholeRun) -> None:
+def test_a_run_without_data_is_reported_what_to_do(run: WholeRun) -> None:
     shutil.rmtree(run.folder.data)
     error = run.refused("set-missing", train_steps=6)
     assert "data.train" in error.finding.cure
@@ -323,7 +323,7 @@ def test_a_signal_ends_training_after_the_step_with_a_save_and_words(
     assert "Traceback" not in done.stderr
     last = run.logged()[-1]
     assert run.steps == [0, last]
-    assert run.journal()[-1]["reason"] == "told"
+    assert run.journal()[-1]["reason"] == "stopped"
     result = run.train(train_steps=last + 1)
     assert (result.start, result.outcome.step) == (last, last + 1)
 

@@ -51,7 +51,7 @@ def text_of(result: TrainResult) -> str:
 
 
 @pytest.mark.long
-def test_flags_that_run_yaml_does_not_have_are_told_before_and_after(
+def test_flags_that_run_yaml_does_not_have_are_reported_before_and_after(
     first: tuple[WholeRun, TrainResult, dict[str, str]],
 ) -> None:
     _, result, opening = first

@@ -123,7 +123,7 @@ def test_a_set_that_cannot_be_learnt_from_is_refused_before_the_first_step(
 
 
 @pytest.mark.long(fast="tiny")
-def test_clips_with_their_own_voice_are_told_where_they_are_asked_for(world: World, tmp_path: Path) -> None:
+def test_clips_with_their_own_voice_are_reported_where_they_are_asked_for(world: World, tmp_path: Path) -> None:
     chosen = settings(world, tmp_path, alone(healthy(world)), single_clip_speakers="own")
     assert alarms(setup(world, chosen).findings) == {"speakers-one-clip": "warning"}
 
@@ -165,7 +165,7 @@ def test_a_set_without_texts_is_not_compared(world: World, tmp_path: Path) -> No
     )
 
 
-def test_texts_that_never_use_a_new_row_are_told(world: World, tmp_path: Path) -> None:
+def test_texts_that_never_use_a_new_row_are_reported(world: World, tmp_path: Path) -> None:
     english = [made(world, tmp_path, world.clips(20, 1, "en"))]
     pieces, size = world.text_encoder.base.size, grown(world).size
     assert alarms(check_unused_rows(english, pieces, size - pieces)) == {"text-off-new-rows": "warning"}
@@ -206,7 +206,7 @@ QUICK = TrainOptions(
 
 @pytest.mark.long
 @pytest.mark.parametrize("slipped", [False, True], ids=["right texts", "texts of other clips"])
-def test_a_model_that_learns_to_read_is_told_from_one_that_cannot(
+def test_a_model_that_learns_to_read_is_reported_from_one_that_cannot(
     fixtures: Fixtures, tmp_path: Path, slipped: bool
 ) -> None:
     files = fixtures.base("chatterbox", seed=1)
@@ -233,6 +233,6 @@ def test_a_model_that_learns_to_read_is_told_from_one_that_cannot(
     LearningMonitor(loop, None, LearningThresholds(early_steps=60))
     loop.train(0)
     entries = loop.journal.read()
-    told = [entry["code"] for entry in entries if entry["kind"] == "finding"]
+    reported = [entry["code"] for entry in entries if entry["kind"] == "finding"]
     state = [entry["state"] for entry in entries if entry["kind"] == "valid"][-1]
-    assert (state, "not-reading" in told) == (("stuck", True) if slipped else ("learning", False))
+    assert (state, "not-reading" in reported) == (("stuck", True) if slipped else ("learning", False))

@@ -204,15 +204,15 @@ def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(w
     opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, batch_tokens=10_000)
     share = "only 0.2% of these at the last of 1 step"
     assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps (longer than the run): {share}"
-    told = [values["code"] for kind, _, values in heard.reports if kind == "finding"]
-    assert "warmup-too-long" in told
+    reported = [values["code"] for kind, _, values in heard.reports if kind == "finding"]
+    assert "warmup-too-long" in reported
     passes = re.search(r"1 in total, ([0-9.]+) epochs, ([0-9.]+) in every step", opening["steps"])
     assert passes is not None
     assert passes[1] == passes[2]
     assert float(passes[1]) > 1
 
 
-def test_few_steps_of_a_pass_are_told_with_a_decimal(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
+def test_few_steps_of_a_pass_are_reported_with_a_decimal(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
     found = re.search(r"3 in total, ([0-9.]+) epochs, of ([0-9.]+) steps;", first[0]["steps"])
     assert found is not None
     assert float(found[1]) * float(found[2]) == pytest.approx(3, rel=0.1)

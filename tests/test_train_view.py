@@ -74,7 +74,7 @@ def train(loop: Trainer) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(place: Place, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, Mapping[str, Any]]]:
+def reported(place: Place, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, Mapping[str, Any]]]:
     """Everything that a real training tells, in order."""
     heard: list[tuple[str, int, Mapping[str, Any]]] = []
 
@@ -195,17 +195,17 @@ def test_one_interrupt_is_answered_while_the_step_goes_on(
 
         loop.callbacks.append(LogCallback(interrupt))
         train(loop)
-    assert loop.journal.read()[-1]["reason"] == "told"
+    assert loop.journal.read()[-1]["reason"] == "stopped"
     assert "ended: stopped on request" in plain(screen.seen)
     assert "saved" in plain(screen.seen)
 
 
 def test_a_log_gets_a_line_for_every_logged_step_and_no_control_codes(
-    told: list[tuple[str, int, Mapping[str, Any]]],
+    reported: list[tuple[str, int, Mapping[str, Any]]],
 ) -> None:
     stream = io.StringIO()
     with ProgressReporter(LineDisplay(stream), 3600) as board:
-        for kind, step, values in told:
+        for kind, step, values in reported:
             board.report(kind, step, values)
         board.report("stopping", 6, {"signal": "SIGINT"})
     lines = stream.getvalue().splitlines()
@@ -213,12 +213,12 @@ def test_a_log_gets_a_line_for_every_logged_step_and_no_control_codes(
     assert "\x1b" not in stream.getvalue()
     steps = [line for line in lines if re.match(r"step \d+ of 6 ", line)]
     assert len(steps) == 6
-    entry = next(values for kind, step, values in told if (kind, step) == ("step", 4))
+    entry = next(values for kind, step, values in reported if (kind, step) == ("step", 4))
     assert f"text {entry['text_loss']:.4f}  speech {entry['speech_loss']:.4f}" in steps[3]
     held_out = [line for line in lines if "held out am" in line]
-    assert len(held_out) == sum(kind == "valid" for kind, _, _ in told)
+    assert len(held_out) == sum(kind == "valid" for kind, _, _ in reported)
     assert all("chance" in line and "step 0" in line and "text use" in line for line in held_out)
-    assert sum(line.endswith("saved") for line in lines) == sum(kind == "saved" for kind, _, _ in told)
+    assert sum(line.endswith("saved") for line in lines) == sum(kind == "saved" for kind, _, _ in reported)
     assert lines[-1] == f"step 6  {STOPPING_MESSAGE}"
 
 
@@ -301,9 +301,9 @@ def test_a_reader_that_has_gone_does_not_stop_training(place: Place, tmp_path: P
         stream.close()
 
 
-def watched(told: list[tuple[str, int, Mapping[str, Any]]], until: int | None = None) -> TrainProgress:
+def watched(reported: list[tuple[str, int, Mapping[str, Any]]], until: int | None = None) -> TrainProgress:
     found = TrainProgress()
-    for kind, step, values in told[:until]:
+    for kind, step, values in reported[:until]:
         found.add(kind, step, values)
     return found
 
@@ -319,18 +319,20 @@ def drawn(found: TrainProgress, columns: int, rows: int, **options: Any) -> str:
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
 @pytest.mark.parametrize("rows", [20, 40])
-def test_the_picture_fits_its_terminal(columns: int, rows: int, told: list[tuple[str, int, Mapping[str, Any]]]) -> None:
-    for until in (1, 3, len(told) // 2, len(told)):
-        lines = plain(drawn(watched(told, until), columns, rows)).splitlines()
+def test_the_picture_fits_its_terminal(
+    columns: int, rows: int, reported: list[tuple[str, int, Mapping[str, Any]]]
+) -> None:
+    for until in (1, 3, len(reported) // 2, len(reported)):
+        lines = plain(drawn(watched(reported, until), columns, rows)).splitlines()
         assert all(cell_len(line) <= columns for line in lines)
         assert "…" not in "".join(lines)
         assert len(lines) <= rows
 
 
 def test_a_low_terminal_gets_small_curves_and_a_high_one_large_ones(
-    told: list[tuple[str, int, Mapping[str, Any]]],
+    reported: list[tuple[str, int, Mapping[str, Any]]],
 ) -> None:
-    low, high = plain(drawn(watched(told), 80, 20)), plain(drawn(watched(told), 80, 40))
+    low, high = plain(drawn(watched(reported), 80, 20)), plain(drawn(watched(reported), 80, 40))
     assert re.search("[▁-█]{4}", low)
     assert not re.search("[\u2801-\u28ff]", low)
     assert re.search("[\u2801-\u28ff]{4}", high)
@@ -338,19 +340,19 @@ def test_a_low_terminal_gets_small_curves_and_a_high_one_large_ones(
 
 
 def test_no_colour_is_no_colour(
-    told: list[tuple[str, int, Mapping[str, Any]]], monkeypatch: pytest.MonkeyPatch
+    reported: list[tuple[str, int, Mapping[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert COLOURS.search(drawn(watched(told), 80, 40))
+    assert COLOURS.search(drawn(watched(reported), 80, 40))
     monkeypatch.setenv("NO_COLOR", "1")
-    without = drawn(watched(told), 80, 40)
+    without = drawn(watched(reported), 80, 40)
     assert not COLOURS.search(without)
     assert "stuck" in without
 
 
-def test_a_terminal_without_unicode_is_given_none(told: list[tuple[str, int, Mapping[str, Any]]]) -> None:
+def test_a_terminal_without_unicode_is_given_none(reported: list[tuple[str, int, Mapping[str, Any]]]) -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, height=40)
-    console.print(render_training(watched(told), console, unicode=False))
+    console.print(render_training(watched(reported), console, unicode=False))
     assert not re.search("[▁-█\u2800-\u28ff┄]", stream.getvalue())
 
 
@@ -366,8 +368,8 @@ def test_the_time_left_is_measured_over_twenty_steps_and_not_guessed_before() ->
     assert found.format_time_left() == "3 min 0 s left"
 
 
-def test_a_long_run_keeps_little_in_memory(told: list[tuple[str, int, Mapping[str, Any]]]) -> None:
-    line = next(values for kind, _, values in told if kind == "step")
+def test_a_long_run_keeps_little_in_memory(reported: list[tuple[str, int, Mapping[str, Any]]]) -> None:
+    line = next(values for kind, _, values in reported if kind == "step")
     found = TrainProgress()
     for step in range(1, 5_001):
         found.add("step", step, {**line, "speech_loss": 9.0 - step / 1000})

@@ -50,15 +50,15 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
     straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
     broken.callbacks.append(StopAt(4, "enough for now"))
-    assert broken.train(0).reason == "told"
+    assert broken.train(0).reason == "stopped"
     again = loop_of(place, tmp_path / "broken", options)
     assert resumed(again) == 4
     again.train(4)
     want, found = everything(straight), everything(again)
     assert want.keys() == found.keys()
     assert all(torch.equal(want[name], found[name]) for name in want)
-    told = [entry for entry in journal(again) if entry["kind"] not in ("stop-asked", "end")]
-    assert told == [entry for entry in journal(straight) if entry["kind"] != "end"]
+    reported = [entry for entry in journal(again) if entry["kind"] not in ("stop-asked", "end")]
+    assert reported == [entry for entry in journal(straight) if entry["kind"] != "end"]
     assert straight.best_state == again.best_state
 
 

@@ -27,7 +27,7 @@ def _verify(folder: Path, **more: Any) -> tuple[dict[str, Any], list[ManifestCli
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> tuple[Path, str]:
+def reported(tmp_path: Path) -> tuple[Path, str]:
     """Forty clips, and a program that says what is spoken in each by its length. Three clips have wrong texts."""
     clips, texts = [], []
     for at in range(40):
@@ -47,8 +47,8 @@ def told(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path, f"command:sh {program} {{wav}}"
 
 
-def test_wrong_texts_come_first_and_are_marked_and_kept(told: tuple[Path, str]) -> None:
-    folder, recognizer = told
+def test_wrong_texts_come_first_and_are_marked_and_kept(reported: tuple[Path, str]) -> None:
+    folder, recognizer = reported
     before = {clip.id: clip for clip in read_manifest(folder / "manifest.jsonl")}
     values, clips = _verify(folder, recognizer=recognizer, worst=0.1)
     assert {one["id"] for one in values["worst"][:3]} == set(values["marked"]) == {"c4", "c17", "c33"}
@@ -64,8 +64,8 @@ def test_wrong_texts_come_first_and_are_marked_and_kept(told: tuple[Path, str]) 
     assert wrong.other["disagreement"] > 0.5
 
 
-def test_a_second_run_hears_only_what_changed_and_judges_new_texts(told: tuple[Path, str]) -> None:
-    folder, recognizer = told
+def test_a_second_run_hears_only_what_changed_and_judges_new_texts(reported: tuple[Path, str]) -> None:
+    folder, recognizer = reported
     _, clips = _verify(folder, recognizer=recognizer)
     assert len((folder / "calls").read_text().split()) == 40
     fixed = [replace(clip, text=str(clip.other["heard"])) if clip.id == "c4" else clip for clip in clips]
@@ -80,8 +80,8 @@ def test_a_second_run_hears_only_what_changed_and_judges_new_texts(told: tuple[P
     assert next(clip for clip in clips if clip.id == "c4").rejected == ()
 
 
-def test_a_line_cut_inside_a_character_does_not_stop_the_next_run(told: tuple[Path, str]) -> None:
-    folder, recognizer = told
+def test_a_line_cut_inside_a_character_does_not_stop_the_next_run(reported: tuple[Path, str]) -> None:
+    folder, recognizer = reported
     _verify(folder, recognizer=recognizer)
     heard = folder / "heard.jsonl"
     heard.write_bytes(heard.read_bytes().rstrip(b'\n"}')[: -len(b', "by_sound": false') - 3])
@@ -92,8 +92,8 @@ def test_a_line_cut_inside_a_character_does_not_stop_the_next_run(told: tuple[Pa
         assert len((folder / "calls").read_text().split()) == calls
 
 
-def test_a_clip_that_cannot_be_read_keeps_its_mark(told: tuple[Path, str]) -> None:
-    folder, recognizer = told
+def test_a_clip_that_cannot_be_read_keeps_its_mark(reported: tuple[Path, str]) -> None:
+    folder, recognizer = reported
     before = next(clip for clip in _verify(folder, recognizer=recognizer)[1] if clip.id == "c4")
     for damage in (b"damaged", None):
         audio = folder / "clips" / "c4.flac"
@@ -103,8 +103,8 @@ def test_a_clip_that_cannot_be_read_keeps_its_mark(told: tuple[Path, str]) -> No
         assert next(clip for clip in clips if clip.id == "c4") == before
 
 
-def test_a_report_keeps_the_mark_and_a_clip_can_be_taken_back(told: tuple[Path, str]) -> None:
-    folder, recognizer = told
+def test_a_report_keeps_the_mark_and_a_clip_can_be_taken_back(reported: tuple[Path, str]) -> None:
+    folder, recognizer = reported
     _verify(folder, recognizer=recognizer)
     data_report(DataReportSettings(dataset=folder, take_back=("c17",), workers=1))
     _verify(folder, recognizer=recognizer)
@@ -116,8 +116,8 @@ def test_a_report_keeps_the_mark_and_a_clip_can_be_taken_back(told: tuple[Path, 
     assert values["missing_audio"] == ["c8"]
 
 
-def test_a_recognizer_that_hears_nothing_right_marks_nothing(told: tuple[Path, str]) -> None:
-    folder, _ = told
+def test_a_recognizer_that_hears_nothing_right_marks_nothing(reported: tuple[Path, str]) -> None:
+    folder, _ = reported
     values, clips = _verify(folder, recognizer="command:echo x {wav}")
     assert values["marked"] == []
     assert all(not clip.rejected for clip in clips)

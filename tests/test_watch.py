@@ -102,7 +102,7 @@ def test_a_use_that_cannot_be_measured_is_no_finding() -> None:
     assert "not measured" in found.why
 
 
-def test_a_prompt_that_makes_no_difference_is_told_while_the_model_still_learns() -> None:
+def test_a_prompt_that_makes_no_difference_is_reported_while_the_model_still_learns() -> None:
     found = assess_learning(looks(falling(6.0, 2.0, 12), voice_use=0.0), LONG, CHANCE)
     assert found.state == "learning"
     assert codes_of(found.findings) == ["not-hearing"]
@@ -123,7 +123,7 @@ def test_a_prompt_that_helps_as_often_as_it_hurts_makes_no_difference() -> None:
     assert assess_learning(large, LONG, CHANCE).findings == ()
 
 
-def test_held_out_texts_that_get_no_easier_are_told_unless_texts_are_not_learnt() -> None:
+def test_held_out_texts_that_get_no_easier_are_reported_unless_texts_are_not_learnt() -> None:
     rising = [replace(look, text_loss=6.0 + 0.1 * at) for at, look in enumerate(looks(falling(6.0, 2.0, 12)))]
     found = assess_learning(rising, LONG, CHANCE)
     assert (found.state, codes_of(found.findings)) == ("stuck", ["other-texts"])
@@ -132,7 +132,7 @@ def test_held_out_texts_that_get_no_easier_are_told_unless_texts_are_not_learnt(
     assert assess_learning(fallen, LONG, CHANCE).findings == ()
 
 
-def test_a_plateau_of_a_model_that_hardly_reads_is_told_while_the_rates_are_up() -> None:
+def test_a_plateau_of_a_model_that_hardly_reads_is_reported_while_the_rates_are_up() -> None:
     flat = looks([*falling(6.0, 4.5, 4), *[4.5] * 8], text_use=0.05)
     found = assess_learning(flat, LONG, CHANCE)
     assert found.state == "stuck"
@@ -153,7 +153,7 @@ def test_slow_gains_add_up_and_are_no_plateau() -> None:
 
 
 @pytest.mark.parametrize(("start", "level"), [(6.0, "its level at step 0"), (12.0, "what guessing gives")])
-def test_a_loss_that_never_leaves_its_first_level_or_that_of_guessing_is_told(start: float, level: str) -> None:
+def test_a_loss_that_never_leaves_its_first_level_or_that_of_guessing_is_reported(start: float, level: str) -> None:
     losses = [start, *[min(start, CHANCE) - 0.01] * 10]
     found = assess_learning(looks(losses), LONG, CHANCE)
     assert found.state == "stuck"
@@ -168,8 +168,8 @@ def test_what_is_found_stays_the_same_text_while_it_lasts() -> None:
         looks([*falling(6.0, 4.5, 4), *[4.5] * 26], 0.05),
         [replace(look, text_loss=7.0 + at) for at, look in enumerate(looks(falling(6.0, 2.0, 30)))],
     ):
-        told = [assess_learning(low[:count], LONG, CHANCE).findings for count in range(1, 20)]
-        assert len({item.found for found in told for item in found}) == 1
+        reported = [assess_learning(low[:count], LONG, CHANCE).findings for count in range(1, 20)]
+        assert len({item.found for found in reported for item in found}) == 1
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +218,10 @@ def test_a_watched_run_that_is_gone_on_with_tells_what_the_straight_one_tells(
     broken.train(0)
     again = watched(place, tmp_path / "broken")
     again.train(resumed(again))
-    told = [strip_clock_fields(entry) for entry in again.journal.read() if entry["kind"] not in ("stop-asked", "end")]
-    assert told == [strip_clock_fields(entry) for entry in straight.journal.read() if entry["kind"] != "end"]
+    reported = [
+        strip_clock_fields(entry) for entry in again.journal.read() if entry["kind"] not in ("stop-asked", "end")
+    ]
+    assert reported == [strip_clock_fields(entry) for entry in straight.journal.read() if entry["kind"] != "end"]
     codes = [entry["code"] for entry in findings(again)]
     assert "no-gain" in codes  # the sets are random: there is nothing to learn
     assert len(codes) == len(set(codes))
@@ -233,19 +235,19 @@ def mask(part: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.long(fast="*tiny*")
-def test_rows_that_get_no_gradient_are_told_once_by_name(place: Place, tmp_path: Path) -> None:
+def test_rows_that_get_no_gradient_are_reported_once_by_name(place: Place, tmp_path: Path) -> None:
     loop = watched(place, tmp_path / "run")
     for parameter in loop.stepper.trained.parameters["rows"].values():
         parameter.register_hook(mask(lambda rows: rows < 4))  # type: ignore[no-untyped-call]
     loop.train(0)
     model = loop.stepper.trained.model
-    told = [entry for entry in findings(loop) if entry["code"] == "dead-rows"]
-    assert len(told) == 2
-    assert {entry["where"] for entry in told} == {model.text_embedding_name, model.text_head_name}
+    reported = [entry for entry in findings(loop) if entry["code"] == "dead-rows"]
+    assert len(reported) == 2
+    assert {entry["where"] for entry in reported} == {model.text_embedding_name, model.text_head_name}
     first = model.num_text_ids - NUM_NEW
-    assert told[0]["found"].startswith("4 new rows")
-    assert all(f"'piece {first + row}'" in told[0]["found"] for row in range(4))
-    assert told[0]["step"] == EVERY.valid_every
+    assert reported[0]["found"].startswith("4 new rows")
+    assert all(f"'piece {first + row}'" in reported[0]["found"] for row in range(4))
+    assert reported[0]["step"] == EVERY.valid_every
 
 
 @pytest.mark.long(fast="*tiny*")
@@ -260,8 +262,8 @@ def test_a_loss_that_is_not_finite_stands_in_the_journal_before_training_ends(pl
         next(iter(loop.stepper.trained.parameters["rows"].values()))[0] = torch.nan
     with pytest.raises(NonFiniteError):
         loop.train(0)
-    told = [entry for entry in findings(loop) if entry["code"] == "loss-not-finite"]
-    assert [entry["step"] for entry in told] == [1]
+    reported = [entry for entry in findings(loop) if entry["code"] == "loss-not-finite"]
+    assert [entry["step"] for entry in reported] == [1]
 
 
 @pytest.mark.long(fast="*tiny*")

@@ -162,11 +162,11 @@ class Trainer:
             step += 1
             progress = max(progress, step / settings.steps)
             if step % LOOK_EVERY == 0:
-                told = self.steps[shelf].told()
+                reported = self.steps[shelf].told()
                 elapsed = time.monotonic() - started
                 progress = max(progress, elapsed / seconds)
                 if step % (10 * LOOK_EVERY) == 0:
-                    tell(f"base: step {step}, {told}, {elapsed:.0f} s, {1000 * elapsed / step:.1f} ms a step")
+                    tell(f"base: step {step}, {reported}, {elapsed:.0f} s, {1000 * elapsed / step:.1f} ms a step")
                 if looks and progress >= looks[0]:
                     looks.pop(0)
                     with dropout.off():

@@ -231,7 +231,7 @@ def test_in_a_narrow_window_nothing_sticks_out_and_all_has_a_name_for_a_screen_r
 
 
 @pytest.mark.long
-def test_broken_recordings_and_subtitles_are_told_of_and_break_nothing(browser: Any, server: Server) -> None:
+def test_broken_recordings_and_subtitles_are_reported_of_and_break_nothing(browser: Any, server: Server) -> None:
     broken = server.folder.parent / "broken"
     broken.mkdir()
     files = {

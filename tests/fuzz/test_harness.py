@@ -12,13 +12,13 @@ def test_a_crash_a_hang_and_every_other_fault_is_seen_and_kept(tmp_path: Path) -
     campaign = fuzz("faulty", 0, 1, tmp_path)
     assert campaign.inputs == len(FAULTS)
     assert set(campaign.failures) == set(range(1, len(FAULTS)))
-    told = {FAULTS[number]: text for number, text in campaign.failures.items()}
-    assert "exit status -6" in told["crash"]
-    assert "exit status -27" in told["hang"]
-    assert "MemoryError" in told["memory"]
-    assert "KeyError" in told["unclassified"]
-    assert "a sound file was refused" in told["refuses a sound file"]
-    assert "a program in the file was run" in told["runs a program"]
-    assert "something else than its seed" in told["reads otherwise"]
+    reported = {FAULTS[number]: text for number, text in campaign.failures.items()}
+    assert "exit status -6" in reported["crash"]
+    assert "exit status -27" in reported["hang"]
+    assert "MemoryError" in reported["memory"]
+    assert "KeyError" in reported["unclassified"]
+    assert "a sound file was refused" in reported["refuses a sound file"]
+    assert "a program in the file was run" in reported["runs a program"]
+    assert "something else than its seed" in reported["reads otherwise"]
     for number, fault in enumerate(FAULTS[1:], start=1):
         assert (tmp_path / f"faulty-0-{number}.bin").read_text() == fault

@@ -107,7 +107,7 @@ def loop_of(
         options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.spec.num_conditioning
     )
     stream = DeterministicSampler(sets, [3.0, 1.0][: len(sets)], options.batch_tokens, options.seed, order)
-    examples = BatchBuilder(kind, model, sets, near=frozenset([1] if has_replay else []))
+    examples = BatchBuilder(kind, model, sets, kl_sets=frozenset([1] if has_replay else []))
     needs_copy = has_replay and options.full_backbone
     frozen = load_model(kind, place.files, device=device, dtype=dtype) if needs_copy else None
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)

@@ -94,7 +94,7 @@ def test_a_report_from_elsewhere_puts_no_markup_into_the_page(context: Any, home
     assert "javascript:" not in players
 
 
-def test_a_broken_scores_file_is_told_and_breaks_nothing(context: Any, home: Path) -> None:
+def test_a_broken_scores_file_is_reported_and_breaks_nothing(context: Any, home: Path) -> None:
     for text in ("{", "[]", '{"rows": [1]}', '{"rows": [], "retention": 3}'):
         (home / FOLDER / "scores.json").write_text(text)
         assert "vg-bad" in opened(context)["shown"]

@@ -105,7 +105,7 @@ def test_a_stop_that_comes_before_the_verb_has_started_is_not_forgotten(project:
     assert ended(job).state == "stopped"
 
 
-def test_a_verb_that_is_killed_by_nobody_who_pressed_stop_is_told_as_lost(project: Path, tmp_path: Path) -> None:
+def test_a_verb_that_is_killed_by_nobody_who_pressed_stop_is_reported_as_lost(project: Path, tmp_path: Path) -> None:
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     os.kill(job.read("pid.json")["pid"], signal.SIGKILL)
@@ -193,7 +193,7 @@ def test_a_job_is_seen_only_once_it_is_locked(project: Path, tmp_path: Path, mon
     assert ended(job).state == "done"
 
 
-def test_a_job_for_which_there_is_no_process_is_told_and_leaves_nothing(
+def test_a_job_for_which_there_is_no_process_is_reported_and_leaves_nothing(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_process(*_: object, **__: object) -> None:
@@ -218,7 +218,7 @@ def test_what_lies_in_the_way_of_a_job_does_not_stop_it(project: Path, tmp_path:
     assert ended(job).state == "done"
 
 
-def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tmp_path: Path) -> None:
+def test_a_job_that_was_killed_with_everything_is_reported_as_lost(project: Path, tmp_path: Path) -> None:
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     os.killpg(job.read("pid.json")["group"], signal.SIGKILL)

@@ -43,6 +43,6 @@ def test_a_colon_alone_makes_no_other_language(context: Any, typed: str) -> None
     assert argv[argv.index("--language") + 1] == "am"
 
 
-def test_nothing_typed_is_told_and_breaks_nothing(context: Any) -> None:
+def test_nothing_typed_is_reported_and_breaks_nothing(context: Any) -> None:
     assert "vg-bad" in model._tokenize_html(context, PROJECT, "")
     assert model._preview_tokenize(context, PROJECT, "")

@@ -142,7 +142,7 @@ def test_saved_steps_are_offered_with_size_and_score_and_damaged_ones_are_not(ho
         assert "has 0 bytes" in found["saved"]
 
 
-def test_a_broken_journal_is_told_and_a_project_without_one_says_so(home: Path) -> None:
+def test_a_broken_journal_is_reported_and_a_project_without_one_says_so(home: Path) -> None:
     journal = home / PROJECT / "journal.jsonl"
     journal.write_text("{broken\n")
     with tab_of(home, "train") as context:
@@ -229,7 +229,7 @@ def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_star
         assert "ended: done" in after["figures"]
 
 
-def test_who_prepares_elsewhere_is_told_and_is_no_training(home: Path) -> None:
+def test_who_prepares_elsewhere_is_reported_and_is_no_training(home: Path) -> None:
     with tab_of(home, "train") as context, training_elsewhere(home / PROJECT, "prepare"):
         found = shown(context, {})
         assert "`voxgraft prepare` is running" in found["elsewhere"]
@@ -272,9 +272,9 @@ def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(context: An
     assert len(stamps) <= 2
 
 
-def test_the_time_left_of_a_training_that_goes_on_is_told_by_the_lines_before(home: Path) -> None:
-    told = train.load_train_status(RunFolder(home / PROJECT))
-    told.history.num_steps = 1000
+def test_the_time_left_of_a_training_that_goes_on_is_reported_by_the_lines_before(home: Path) -> None:
+    reported = train.load_train_status(RunFolder(home / PROJECT))
+    reported.history.num_steps = 1000
     for step in range(5, 10):
-        told.history.steps[step] = {"positions": 400, "positions_per_second": 200.0}
-    assert "33 min left" in train.train_figures_html(told, is_running=True, bound=None)
+        reported.history.steps[step] = {"positions": 400, "positions_per_second": 200.0}
+    assert "33 min left" in train.train_figures_html(reported, is_running=True, bound=None)

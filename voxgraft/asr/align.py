@@ -171,8 +171,8 @@ def align_symbols(meant: str, heard: str) -> NDArray[np.int64]:
     # Neighbouring rows must share columns, also if a short text is compared with thousands of sounds.
     band = min(columns, max(MIN_BAND, columns // 5, 2 * (columns // rows + 1)))
     if rows * band > MAX_CELLS:
-        told = f"a text of {rows:,} sounds and a recording of {columns:,}"
-        raise TextError("align-too-long", told, expected=f"at most {MAX_CELLS // band:,} sounds at once")
+        message = f"a text of {rows:,} sounds and a recording of {columns:,}"
+        raise TextError("align-too-long", message, expected=f"at most {MAX_CELLS // band:,} sounds at once")
     codes = {symbol: at for at, symbol in enumerate(dict.fromkeys(meant + heard))}
     text, said = (np.array([codes[symbol] for symbol in one], np.int32) for one in (meant, heard))
     starts = np.clip((np.arange(rows + 1) * columns // max(1, rows)) - band // 2, 0, columns - band)
@@ -367,9 +367,9 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
     before = {place: _read_first_row(place) for place in listed}
     for place, recording in listed.items():
         if before[place] and "machine_made" not in before[place]:
-            told = f"{recording.name} was imported with its text (data align), and a transcript would replace it"
+            message = f"{recording.name} was imported with its text (data align), and a transcript would replace it"
             cure = "leave this recording out; or delete the list, to replace its clips by a transcript."
-            raise ConfigError("import-settings", told, where=place, cure=cure)
+            raise ConfigError("import-settings", message, where=place, cure=cure)
     longest = min(settings.longest or MAX_PHRASE_SECONDS, MAX_PHRASE_SECONDS)
     results, made, silent, empty = [], 0, 0, []
     for place, recording in listed.items():
@@ -411,9 +411,9 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
     # The same limit as for sources of an import that give no clip.
     allowed = DataImportSettings.model_fields["max_left_out"].default
     if len(empty) > allowed * len(listed):
-        told = f"{len(empty):,} of {pluralize(len(listed), 'recording')} gave no text"
+        message = f"{len(empty):,} of {pluralize(len(listed), 'recording')} gave no text"
         cure = "listen to these recordings; leave them out, or use another --recognizer."
-        lost = finding("import-left-out", told, expected=f"at most {allowed:.0%}", where=settings.dataset, cure=cure)
+        lost = finding("import-left-out", message, expected=f"at most {allowed:.0%}", where=settings.dataset, cure=cure)
         lines += lost.lines()
         exit_code = 1
     return SimpleResult(values, tuple(lines), exit_code)

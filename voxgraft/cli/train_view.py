@@ -25,7 +25,7 @@ LOSS_KEYS = {"text": TEXT_LOSS, "speech": SPEECH_LOSS}
 LOSS_COLUMNS = ("train", "held out", "best", "step 0", "chance")
 # Style on a terminal, and kind of note in the web interface, by state of learning.
 STATE_STYLES = {"stuck": ("bold red", "bad"), "learning": ("green", "good"), "good enough": ("bold green", "good")}
-END_REASON_LABELS = {"told": "stopped on request", "no-better": "no longer getting better"}
+END_REASON_LABELS = {"stopped": "stopped on request", "no-better": "no longer getting better"}
 STOPPING_MESSAGE = "finishing the step and saving ... (press again to stop at once)"
 # First steps that are slower than the rest: compilation, first touch of memory.
 SKIPPED_TIMING_STEPS = 2

@@ -32,7 +32,9 @@ from voxgraft.config.train_options import BaselineMode
 from voxgraft.core.families import FAMILIES, FAMILY_NAMES
 
 EvaluatedVariant = Literal["graft", "merged", "masked-finetune"]
-DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
+DemoMistake = Literal[
+    "unfrozen-high-rate", "masked-finetune", "no-single-characters", "wrong-tokenizer", "padded-codes"
+]
 ComparisonMetric = Literal["phone_error", "cer", "wer", "speech_loss"]
 
 # Settings that several classes have, each defined once: its type, its limits and its help.
@@ -45,7 +47,9 @@ RunWithSettings = Annotated[Path, Field(description="Folder of the run, with its
 OverwriteOutput = Annotated[bool, Field(description="Replace the output if it exists.")]
 ResultVariant = Annotated[
     EvaluatedVariant | None,
-    Field(description="Result of the run: graft, merged or masked-finetune. Default: the one trained last."),
+    Field(
+        description="Result of the run: graft, merged, or masked-finetune (a baseline). Default: the one trained last."
+    ),
 ]
 SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run, instead of the final result.")]
 
@@ -60,12 +64,12 @@ class NewSettings(Settings):
     family: FamilyOfBase = None
     texts: LanguageTexts = ()
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, for `go`. Their texts also train the new tokens, without --texts."""
+    """Recordings with subtitles or transcripts, for `go`. Without --texts, new tokens are learned from their texts."""
     speaker: str | None = None
     """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Config or command line of another trainer to take settings from. Reports how each key was translated."""
+    """Config file of another trainer, or its command line in a file, to take settings from. Prints each key."""
 
 
 class UpdateSettings(Settings):
@@ -88,7 +92,7 @@ class CheckSettings(RunSettings):
     checkpoint: Path | None = None
     """Extended or trained checkpoint to check against the base and the tokenizer."""
     base_config: Path | None = None
-    """Config or command line of another trainer: its sizes, learning rates and freeze boundary are checked."""
+    """Config file of another trainer, or its command line in a file. Sizes, rates and freeze boundary are checked."""
     prepared: Path | None = None
     """Prepared data of another trainer (text_ids/*.npy): its ids are checked."""
     speak: bool = False
@@ -245,7 +249,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, of a graft, or of a checkpoint (merged, exported, another base) of the family of --base."""
+    """Folder of a run, a graft, or a checkpoint in the family of --base (merged, exported, or another base)."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
@@ -471,11 +475,11 @@ class ExportSettings(Settings):
     model: Path
     """Folder of a run, or folder of a graft (then --base is required)."""
     to: ExportKind | None = None
-    """Target: graft (to share), peft, or an original package. Default: graft; after merged training, the package."""
+    """Target: graft (to share), peft, or an original package. Default: graft; for train.mode merged, that package."""
     drop_in: bool = False
     """Chatterbox: a folder of the original size, for the new language only, that the package loads unchanged."""
     parts: ExportParts = "both"
-    """Checkpoints: extended (new rows, for old languages), merged (with the adapter, for the new one), or both."""
+    """Checkpoints: extended (no adapter, for old languages), merged (with it, for the new language), or both."""
     base: Path | None = None
     """Folder of the base. Default: the run's base."""
     family: FamilyOfBase = None
@@ -540,7 +544,7 @@ class GoSettings(RunSettings):
     max_sentences: int = Field(100, ge=2)
     """`evaluate`: maximum number of sentences per language."""
     to: ExportKind | None = None
-    """`export`: target. Default: graft; after merged training, the format of the original package."""
+    """`export`: target. Default: graft; with train.mode merged, the format of the base's own package."""
     data_licence: str | None = Field(None, max_length=2000)
     """`export`: licence of the recordings and texts. Default: asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
@@ -593,7 +597,7 @@ class DiagnoseSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files of the new language to check instead of the built-in sentences."""
     base_config: Path | None = None
-    """Config or command line of the trainer."""
+    """Config file of the trainer that wrote the checkpoint, or a file with its command line."""
     prepared: Path | None = None
     """Prepared data it was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True

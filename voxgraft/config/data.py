@@ -30,7 +30,7 @@ class DataImportSettings(Settings):
     language: str = Field(pattern=LANGUAGE_PATTERN)
     """Language of the recordings. It selects the text rules."""
     media: Path | None = None
-    """Media file of a single subtitle file with another name."""
+    """Recording for a single subtitle file, if their names differ."""
     family: FamilyName | None = None
     """Model family to train, which limits the length of clips."""
     rate: int = Field(24_000, ge=8_000, le=96_000)
@@ -39,7 +39,7 @@ class DataImportSettings(Settings):
     """File format of the clips."""
     encoding: TextEncoding = None
     speaker: str | None = None
-    """Speaker name, if there is only one. Default: names in the sources, else by speaker_from."""
+    """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     reimport: bool = False
     """Import changed sources again. Unchanged clips keep their ids and splits."""
@@ -48,7 +48,7 @@ class DataImportSettings(Settings):
     cut: CutMethod = "pauses"
     """Clip edges: pauses (move to the nearest pause) or times (as in the subtitles)."""
     activity: VadBackend = "energy"
-    """Voice activity detection: energy, or silero (a model, for loud music)."""
+    """Voice activity detection: energy, or silero (a neural model, better with loud music)."""
     shortest: float = Field(1.0, gt=0, le=30)
     """Minimum length in seconds. Shorter subtitles are joined with their neighbours."""
     longest: float | None = Field(None, gt=1, le=120)
@@ -128,9 +128,9 @@ class QualitySettings(Settings):
     longest: float = Field(20.0, gt=0)
     """Seconds."""
     slowest: float | None = Field(None, ge=0)
-    """Minimum letters per second. Fewer mean missing text or long silence. Default: from the clips of the language."""
+    """Minimum letters per second. Below: missing text or long silence. Default: from the clips of the language."""
     fastest: float | None = Field(None, gt=0)
-    """Maximum letters per second. More mean that text is not spoken. Default: from the clips of the language."""
+    """Maximum letters per second. Above: text that is not spoken. Default: from the clips of the language."""
     silence: float = Field(0.6, gt=0, le=1)
     """Maximum share of a clip without speech."""
     pause: float = Field(2.0, gt=0)
@@ -140,7 +140,7 @@ class QualitySettings(Settings):
     clipped: float = Field(0.001, ge=0, le=1)
     """Maximum share of clipped samples."""
     bandwidth: float = Field(5_000.0, ge=0)
-    """Minimum bandwidth in hertz; telephone speech has 3,400, also in a file at 24,000 Hz."""
+    """Minimum bandwidth in hertz. Telephone speech has 3,400, even if resampled to 24,000 Hz."""
     script: float = Field(0.6, ge=0, le=1)
     """Minimum share of letters in the script of the language."""
     outlier: float = Field(4.5, gt=0)

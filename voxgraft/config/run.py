@@ -59,7 +59,7 @@ NewLanguage = Annotated[
 LanguageTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Text files to train the new tokens on, one sentence per line, or the manifest.jsonl of a dataset."
+        description="Text files to learn new tokens from, one sentence per line, or the manifest.jsonl of a dataset."
     ),
 ]
 ProofTexts = Annotated[
@@ -92,8 +92,8 @@ TextEncoding = Annotated[
 SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
-        description="Speaker of sources without names: auto (one per recording with subtitles, one per list or folder "
-        "of clips), or the name of the folder, the recording or the audio file."
+        description="Speakers of sources without names. auto: one per subtitled recording, transcript list or folder "
+        "of clips. folder, recording, file: one per folder, per long recording, or per audio file."
     ),
 ]
 
@@ -126,7 +126,7 @@ class RowSettings(Settings):
     init: RowInit = Field(
         "romanised",
         description="Initial value. romanised: mean of the base rows of the piece in Latin letters; script-mean: of "
-        "all letters of its script, or of all letters if the base has none; mean: of all base rows; "
+        "the base's letters in the same script, or of all its letters if it lacks that script; mean: of all base rows; "
         "random: noise with the mean and spread of the base rows.",
     )
     noise: float = Field(0.05, ge=0, le=1)
@@ -136,7 +136,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Training data: folders that `prepare` wrote (sets), or pairs of an IndexTTS-2 fork (docs/migration.md)."""
+    """Training data: folders written by `prepare`, or prompt-target pairs of an IndexTTS-2 fork (docs/migration.md)."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""
@@ -147,7 +147,7 @@ class DataSettings(Settings):
     max_left_out: float = Field(0.2, ge=0, le=1)
     """Maximum share of lines or sources that an import may leave out (unreadable, missing, no text)."""
     dataset: Path | None = None
-    """Dataset that `go` imports into and `prepare` reads. Default: data in the run folder."""
+    """Dataset that `go` imports into and `prepare` reads. Default: RUN/data."""
     train: tuple[Path, ...] = ()
     """Training sets of the new language. Default: data/train in the run folder."""
     valid: tuple[Path, ...] = ()
@@ -189,7 +189,8 @@ class TrainSettings(Settings):
     mode: TrainMode = Field(
         "gated",
         description="What is trained. gated: new rows and an adapter that runs only for the new language. merged: the "
-        "same, merged into one checkpoint for all languages. rows-only: new rows only.",
+        "same, but the adapter is merged into the weights and acts on all languages, so old ones can change. "
+        "rows-only: new rows only.",
     )
     full_backbone: bool = _OPTIONS.full_backbone
     """Merged mode: train the whole backbone instead of an adapter."""

@@ -471,9 +471,9 @@ def format_problems(problems: Sequence[SourceProblem], file: Path) -> list[Line]
     shown = [item for _, _, item in ranked if item.level != "note" or item.code in SHOWN_NOTE_CODES][
         :MAX_SHOWN_PROBLEMS
     ]
-    told = ", ".join(f"{code} {count:,}" for code, count in turns.most_common())
+    message = ", ".join(f"{code} {count:,}" for code, count in turns.most_common())
     lines: list[Line] = [line for item in shown for line in item.lines()]
-    return [*lines, f"left out or changed: {told} (all lines: {file})"]
+    return [*lines, f"left out or changed: {message} (all lines: {file})"]
 
 
 def _read_scan_problems(dataset: DatasetFolder) -> list[SourceProblem]:

@@ -250,8 +250,8 @@ def _find_source_change(
     asked = None if again.changed else again.asked
     if others := options.differences(before, asked) if isinstance(before, Mapping) else {}:
         shown = {key: ["not given" if one is None else one for one in pair] for key, pair in others.items()}
-        told = ", ".join(f"{key} {then} (now {now})" for key, (then, now) in shown.items())
-        return SourceProblem("import-settings", f"{name} {was} with {told}", str(source.text), cure=again.cure)
+        message = ", ".join(f"{key} {then} (now {now})" for key, (then, now) in shown.items())
+        return SourceProblem("import-settings", f"{name} {was} with {message}", str(source.text), cure=again.cure)
     return None
 
 
@@ -322,9 +322,9 @@ class DataImportResult:
                 + (f" ({REJECTION_MEANINGS[reason]})" if reason in REJECTION_MEANINGS else "")
                 for reason, count in counts.most_common()
             )
-            told = "no clip can be used" + (f": {why}" if why else "")
+            message = "no clip can be used" + (f": {why}" if why else "")
             cure = "fix the sources, or give other ones, then run the same command again."
-            found.append(finding("import-empty", told, where=self.dataset, cure="" if self.problems else cure))
+            found.append(finding("import-empty", message, where=self.dataset, cure="" if self.problems else cure))
         elif self.left_out[0] > self.max_left_out:
             expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
             found.append(finding("import-left-out", self.left_out[1], expected=expected, where=self.dataset))
@@ -431,8 +431,8 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
     """Find sources, cut them, and write the manifest."""
     again = again or build_reimport_policy(settings)
     if settings.media is not None and len(settings.sources) != 1:
-        told = f"--media gives one file for {len(settings.sources)} sources"
-        raise ConfigError("config-value", told, expected="one subtitle file")
+        message = f"--media gives one file for {len(settings.sources)} sources"
+        raise ConfigError("config-value", message, expected="one subtitle file")
     dataset = DatasetFolder(settings.dataset)
     sources, unused = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
     options, results = build_import_options(settings), list[SourceImportResult]()

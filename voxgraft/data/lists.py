@@ -426,8 +426,8 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
             made = parse_transcript_row(named, line)
             yield _row_problem(made, named, name, line) if isinstance(made, str) else made
         elif (len(values) not in (2, 3) and not is_long) or not values[0]:
-            told = f"{len(values)} columns" if values[0] else "an empty column"
-            yield SourceProblem("table-line", f"{told}, expected audio and text: {values!r:.80}", name, line)
+            message = f"{len(values)} columns" if values[0] else "an empty column"
+            yield SourceProblem("table-line", f"{message}, expected audio and text: {values!r:.80}", name, line)
         elif not values[1]:
             yield SourceProblem("transcript-empty", f"{values[0]} has no text", name, line)
         else:

@@ -153,17 +153,17 @@ def data_remove(settings: DataRemoveSettings) -> SimpleResult:
         going = [c for c in clips if c.recording in recordings or c.speaker in speakers or c.id in ids]
         gone = {clip.id for clip in going}
         seconds = sum(clip.seconds for clip in going)
-        told = f"{len(going):,} clips, {format_length(seconds)}"
+        message = f"{len(going):,} clips, {format_length(seconds)}"
         answer: bool | None = True
         if going and not settings.yes:
-            answer = confirm_with_user([_clip_table(going[:MAX_CLIPS_SHOWN])], f"remove {told}?")
+            answer = confirm_with_user([_clip_table(going[:MAX_CLIPS_SHOWN])], f"remove {message}?")
         if not answer:
             nobody = "" if answer is not None else "there is no terminal to ask on, so "
-            lines = (f"{nobody}nothing was removed: {told} would be.",)
+            lines = (f"{nobody}nothing was removed: {message} would be.",)
             return SimpleResult({"removed": 0, "would": len(going)}, lines, 1)
         left = dataset.remove(going, [clip for clip in clips if clip.id not in gone])
         write_problems_file(dataset)
-    done = [f"removed {told}"]
+    done = [f"removed {message}"]
     if left:
         done.append(f"{len(left):,} audio files are outside the dataset and were kept: {left[0]} ...")
     return SimpleResult({"removed": len(going), "seconds": round(seconds, 3), "left": left}, tuple(done))
@@ -197,8 +197,8 @@ def data_merge(settings: DataMergeSettings) -> SimpleResult:
             merging.add(source, used_only=settings.used_only)
         write_manifest(target.manifest, merging.clips)
     done = {"added": merging.added, "renamed": merging.renamed, "known": merging.known}
-    told = "{added:,} clips added, {renamed:,} of them under a new id, {known:,} existed already".format(**done)
-    return SimpleResult({**done, "clips": len(merging.clips)}, (told,))
+    message = "{added:,} clips added, {renamed:,} of them under a new id, {known:,} existed already".format(**done)
+    return SimpleResult({**done, "clips": len(merging.clips)}, (message,))
 
 
 class _DatasetMerger:

@@ -335,10 +335,10 @@ def select_clips(path: Path, language: str) -> tuple[list[ManifestClip], dict[st
             aside[f"kept for {clip.split}"] += 1
         else:
             clips.append(clip)
-    told = ", ".join(f"{count:,} {reason}" for reason, count in aside.items())
+    message = ", ".join(f"{count:,} {reason}" for reason, count in aside.items())
     for split in ROLE_BY_SPLIT:
         if not any(clip.split == split for clip in clips):
-            found = f"there is no usable clip in {language} for {split}" + (f": {told}" if told else "")
+            found = f"there is no usable clip in {language} for {split}" + (f": {message}" if message else "")
             raise GraftError("manifest-no-split", found, expected="at least one", where=path)
     return clips, dict(aside)
 

@@ -491,14 +491,14 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         kept = {**values, "quality": settings.quality.model_dump(), "page": page.name}
         write_json(dataset.folder / "report.json", json.loads(json.dumps(kept)), overwrite=True)
     voices = f"{format_length(summary.seconds)} in {len(summary.speakers):,} voices"
-    told: list[Line] = [f"{summary.used:,} of {summary.clips:,} clips used: {voices}"]
+    lines: list[Line] = [f"{summary.used:,} of {summary.clips:,} clips used: {voices}"]
     if summary.reasons:
         rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())
-        told.append(Table(("rejected for", "clips"), rows))
+        lines.append(Table(("rejected for", "clips"), rows))
     paces = (f"{language} {low:g} to {high:g}" for language, (low, high) in values["letters_per_second"].items())
-    told.append(f"letters per second, limits from the clips: {', '.join(paces)}")
+    lines.append(f"letters per second, limits from the clips: {', '.join(paces)}")
     if missing:
-        told.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
+        lines.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
     ahead = tuple(
         (
             one["family"],
@@ -510,5 +510,5 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         for one in estimates
     )
     heads = ("family", "steps per epoch", "H200 hours, 10,000 steps", "disk for sets, MB (peak)", "too long")
-    told += [Table(heads, ahead), *describe_measured_results(summary), f"page with players: {page}"]
-    return SimpleResult(values, tuple(told), int(bool(missing)))
+    lines += [Table(heads, ahead), *describe_measured_results(summary), f"page with players: {page}"]
+    return SimpleResult(values, tuple(lines), int(bool(missing)))

@@ -228,8 +228,8 @@ class DataSplitResult:
         speakers = Counter(clip.speaker for clip in self.clips if clip.is_used)
         lone = sum(count == 1 for count in speakers.values())
         if len(speakers) >= MIN_SPEAKERS_JUDGED and lone >= MAX_SINGLE_CLIP_SHARE * len(speakers):
-            told = f"{lone:,} of {len(speakers):,} speakers have one clip only"
-            found.append(finding("speakers-one-clip", told, where=self.manifest))
+            message = f"{lone:,} of {len(speakers):,} speakers have one clip only"
+            found.append(finding("speakers-one-clip", message, where=self.manifest))
         return found
 
     @property
@@ -278,37 +278,39 @@ class DataSplitResult:
             )
             for name, one in self.sides().items()
         )
-        told: list[Line] = [line for item in self.findings() for line in item.lines()]
+        lines: list[Line] = [line for item in self.findings() for line in item.lines()]
         reasons = Counter(reason for clip in self.clips if not clip.is_used for reason in clip.rejected)
         if rejected := sum(not clip.is_used for clip in self.clips):
             listed = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
             clips = pluralize(len(self.clips), "clip")
-            told.insert(0, f"{rejected:,} of {clips} are rejected ({listed}), {len(self.clips) - rejected:,} are used")
+            lines.insert(0, f"{rejected:,} of {clips} are rejected ({listed}), {len(self.clips) - rejected:,} are used")
         if not self.leaks:
-            told.append("no audio and no sentence is both in training and held out")
+            lines.append("no audio and no sentence is both in training and held out")
         if shared := self.shared_speakers:
             # Held-out clips of voices that are learned say nothing about other voices.
             used = [clip for clip in self.clips if clip.is_used]
             if len({clip.speaker for clip in used}) == 1:
-                told.append(
+                lines.append(
                     f"all splits have the same speaker, {shared[0]}: "
                     "held-out clips measure new sentences in a known voice"
                 )
             else:
                 held_out = {clip.speaker for clip in used if clip.split in SPLITS[1:]}
                 many = f"{len(shared):,} of {pluralize(len(held_out), 'held-out speaker')}"
-                told.append(f"{many} are also in training; --by speaker holds out whole speakers")
+                lines.append(f"{many} are also in training; --by speaker holds out whole speakers")
         if self.splits_recordings:
             aside = sum(SPLIT_GAP_REASON in clip.rejected for clip in self.clips)
-            told.append(
+            lines.append(
                 "parts of recordings are held out, because there are too few whole recordings; "
                 f"{pluralize(aside, 'clip')} in the {SPLIT_GAP_SECONDS:.0f} s next to them are not used "
                 f"({SPLIT_GAP_REASON})"
             )
         if self.unheard:
             shown = ", ".join(self.unheard[:MAX_LEAKS_SHOWN])
-            told.append(f"the audio of {len(self.unheard):,} clips is missing or damaged and was not compared: {shown}")
-        return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *told]
+            lines.append(
+                f"the audio of {len(self.unheard):,} clips is missing or damaged and was not compared: {shown}"
+            )
+        return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *lines]
 
 
 def data_split(settings: DataSplitSettings) -> DataSplitResult:

@@ -222,7 +222,7 @@ def read_subtitles(path: Path, encoding: str | None = None) -> CuesAndProblems:
     """The cues of a subtitle file in order; an error if there is none."""
     text, broken = read_text_skipping_bad_lines(path, encoding)
     cues, problems = parse_subtitles(text, path.suffix.lower(), path.name)
-    problems += [SourceProblem("text-encoding", told, path.name, line) for line, told in broken.items()]
+    problems += [SourceProblem("text-encoding", message, path.name, line) for line, message in broken.items()]
     if not cues:
         read_encoded_text(path, encoding)  # raises if the encoding is the reason
         seen = "; ".join(problem.found for problem in problems[:3])
@@ -252,8 +252,8 @@ def parse_subtitles(text: str, ending: str, name: str) -> CuesAndProblems:
             kept.append(cue)
             continue
         code = "subtitle-time" if seconds <= 0 else "subtitle-too-long"
-        told = f"from {cue.start:.3f} s to {cue.end:.3f} s: {cue.text!r:.{MAX_QUOTED_CHARACTERS}}"
-        problems.append(SourceProblem(code, told, name, cue.line, cue.last_line))
+        message = f"from {cue.start:.3f} s to {cue.end:.3f} s: {cue.text!r:.{MAX_QUOTED_CHARACTERS}}"
+        problems.append(SourceProblem(code, message, name, cue.line, cue.last_line))
     return sorted(kept, key=lambda cue: (cue.start, cue.end)), problems
 
 
@@ -274,8 +274,8 @@ def _parse_block(
     first = heads[0] if heads else len(block)
     if not heads or first > 1 or (first == 1 and not is_vtt and not _CUE_NUMBER.match(block[0][1])):
         text = " / ".join(line.strip() for _, line in block[:first])
-        told = f"no line with times before {text!r:.{MAX_QUOTED_CHARACTERS}}"
-        problems.append(SourceProblem("subtitle-stray", told, name, block[0][0], block[first - 1][0]))
+        message = f"no line with times before {text!r:.{MAX_QUOTED_CHARACTERS}}"
+        problems.append(SourceProblem("subtitle-stray", message, name, block[0][0], block[first - 1][0]))
     for head, after in pairwise([*heads, len(block)]):
         (number, line), body = block[head], block[head + 1 : after]
         if after < len(block) and body and _CUE_NUMBER.match(body[-1][1]):
@@ -351,8 +351,8 @@ def parse_textgrid(text: str, name: str) -> CuesAndProblems:
                 if said.lower() not in _SILENCE_MARKS:
                     cues.append(Cue(start, end, said, number, number, original_text=said))
         except (ValueError, IndexError):
-            told = f"the tier that begins on line {line} is broken"
-            raise FileError("subtitle-broken", told, where=f"{name}, line {line}") from None
+            message = f"the tier that begins on line {line} is broken"
+            raise FileError("subtitle-broken", message, where=f"{name}, line {line}") from None
         if size == 3:
             tiers.append((title, cues))
         elif cues:
@@ -372,8 +372,8 @@ def parse_textgrid(text: str, name: str) -> CuesAndProblems:
     for title, cues in tiers:
         if title not in chosen:
             if cues:
-                told = f"tier {title!r:.60} with {len(cues):,} intervals was not used"
-                problems.append(SourceProblem("subtitle-tier", told, name, cues[0].line, cues[-1].line))
+                message = f"tier {title!r:.60} with {len(cues):,} intervals was not used"
+                problems.append(SourceProblem("subtitle-tier", message, name, cues[0].line, cues[-1].line))
             continue
         speaker = chosen[title] if len(chosen) > 1 else ""
         for cue in cues:
@@ -401,8 +401,8 @@ def parse_labels(text: str, name: str) -> CuesAndProblems:
             continue
         found = _LABEL_LINE.fullmatch(line)
         if found is None:
-            told = f"{line!r:.80}, expected start, end and text with tabs"
-            problems.append(SourceProblem("subtitle-time", told, name, number))
+            message = f"{line!r:.80}, expected start, end and text with tabs"
+            problems.append(SourceProblem("subtitle-time", message, name, number))
         elif not (found[3] or "").strip():
             problems.append(SourceProblem("subtitle-empty", f"{line.strip()!r:.80}", name, number))
         else:

@@ -510,8 +510,8 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
     is_tokenizer = [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]
     cause = "another tokenizer" if is_tokenizer else "other values than the run has now"
-    told = f"the prepared set `{folder.name}` was made with {cause}:\n    " + "\n    ".join(lines)
-    raise GraftError(code, told, where=folder)
+    message = f"the prepared set `{folder.name}` was made with {cause}:\n    " + "\n    ".join(lines)
+    raise GraftError(code, message, where=folder)
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:

@@ -97,13 +97,13 @@ class DemoResult:
     added: Mapping[str, str]
     """What was added to the base, in words."""
     evaluated: EvaluateResult | None
-    told: MistakeReport | None = None
+    mistake: MistakeReport | None = None
     """Of a mistake."""
 
     @property
     def exit_code(self) -> int:
-        if self.told is not None:
-            return 0 if self.told.is_caught else 1
+        if self.mistake is not None:
+            return 0 if self.mistake.is_caught else 1
         is_retained = self.evaluated is not None and summarize_retention(self.evaluated.evaluation) == "equal"
         return 0 if is_retained else 1
 
@@ -112,7 +112,7 @@ class DemoResult:
             "folder": str(self.folder),
             "seconds": dict(self.seconds),
             "added": dict(self.added),
-            "mistake": self.told.to_json() if self.told else None,
+            "mistake": self.mistake.to_json() if self.mistake else None,
         }
         if self.evaluated is None:
             return document
@@ -132,19 +132,19 @@ class DemoResult:
 
     def lines(self) -> list[Line]:
         lines: list[Line] = []
-        if self.told is not None:
+        if self.mistake is not None:
             rows = []
-            for when, item in self.told.caught:
+            for when, item in self.mistake.caught:
                 first = item.found.splitlines()[0]
                 if len(first) > MAX_FINDING_CHARACTERS or first != item.found:
                     first = f"{first[:MAX_FINDING_CHARACTERS].rstrip()} ..."
                 rows.append((when, item.level, item.code, first))
             table = Table(("when", "level", "code", "found"), tuple(rows), "detected by")
-            lines += [style_line((f"{self.told.name}: ", "bold"), self.told.about), table]
+            lines += [style_line((f"{self.mistake.name}: ", "bold"), self.mistake.about), table]
         if self.evaluated is not None:
             lines += format_evaluation(self.evaluated, self.added)
-        if self.told is not None:
-            lines += self.told.verdict()
+        if self.mistake is not None:
+            lines += self.mistake.verdict()
         parts = ", ".join(f"{name} {value:.0f} s" for name, value in self.seconds.items() if value >= 0.5)
         return [*lines, f"took {format_duration(sum(self.seconds.values()))}: {parts}"]
 
@@ -416,7 +416,7 @@ MISTAKES: dict[
         _train_unfrozen,
         True,
     ),
-    "seed-freeze": (
+    "masked-finetune": (
         "old rows are 'frozen' by a gradient mask; everything else is trained on Amharic only",
         ("base-rows-shrunk", "body-changed"),
         _train_masked_rows,

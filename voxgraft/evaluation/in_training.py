@@ -274,7 +274,7 @@ class InTrainingEvaluation(Callback):
         """The transcript, and the best step by it. Every process calls this at every validation."""
         journal_values: dict[str, Any] = {}
         measures: dict[str, Any] = {}
-        if self.loop.is_due(step, self.loop.every.listen_every):
+        if self.loop.is_due(step, self.loop.intervals.listen_every):
             bound, losses = self.loop.bound, {name: entry.speech_loss for name, entry in found.items()}
             within = bound is None or not bound.exceeded(self.loop.best_state.first, losses)
             journal_values["heard"] = measures = self._share_from_main(self._heard(f"step {step:,}"), within=within)

@@ -416,7 +416,7 @@ class CheckResult:
                 by_reason.setdefault(reason, []).append(topic)
         lines += [f"not checked: {', '.join(topics)} ({reason})" for reason, topics in by_reason.items()]
         if foreign:
-            lines.append(f"{foreign} more checks are for files of other trainers: {', '.join(_FOREIGN_FLAGS)}")
+            lines.append(f"skipped: {foreign} checks for files of other trainers: {', '.join(_FOREIGN_FLAGS)}")
         absent = [name for name in self.not_given if not (foreign and name in _FOREIGN_FLAGS)]
         lines += [f"not given: {', '.join(absent)}"] if absent else []
         lines.append(self.verdict)

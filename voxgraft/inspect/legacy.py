@@ -35,11 +35,11 @@ from voxgraft.models import family_names, get_family, resolve_base_family
 from voxgraft.models.base import Family
 from voxgraft.tokenizers import open_tokenizer
 
-KeyFate = Literal["mapped", "suggested", "gone", "later", "unknown"]
+KeyOutcome = Literal["mapped", "suggested", "gone", "later", "unknown"]
 """suggested: written into run.yaml as a comment, since a person must decide; later: voxgraft cannot do it yet."""
 
 ValueKind = Literal[
-    "nothing",  # only the fate counts
+    "nothing",  # only the outcome counts
     "number",  # a number for the new key
     "count",  # a whole number for the new key
     "steps",  # a whole number for the new key; 0 had a meaning of its own
@@ -58,9 +58,9 @@ ValueKind = Literal[
 
 
 class LegacyKeyRule(NamedTuple):
-    """What becomes of one old key: its fate, the reason or a remark, and for those with a successor the new key."""
+    """What becomes of one old key: its outcome, the reason or a remark, and for those with a successor the new key."""
 
-    fate: KeyFate
+    outcome: KeyOutcome
     why: str
     key: str = ""
     reads: ValueKind = "nothing"
@@ -94,7 +94,7 @@ def _load_tables() -> tuple[tuple[dict[str, LegacyKeyRule], ...], tuple[LegacySc
     texts = tables["texts"]
 
     def rule(entry: Mapping[str, str]) -> LegacyKeyRule:
-        status: KeyFate = "mapped" if "key" in entry else "later" if entry["fate"] == "later" else "gone"
+        status: KeyOutcome = "mapped" if "key" in entry else "later" if entry["outcome"] == "later" else "gone"
         reads = cast("ValueKind", entry.get("reads", "nothing"))
         return LegacyKeyRule(status, entry.get("why", "").format_map(texts), entry.get("key", ""), reads)
 
@@ -489,7 +489,7 @@ class KeyTranslation:
 
     old: str
     value: str
-    fate: KeyFate
+    outcome: KeyOutcome
     why: str
     key: str = ""
     new: Any = None
@@ -519,40 +519,40 @@ def translate_legacy_config(
     """
     translator = _LegacyTranslator(old, given)
     rows = resolve_key_conflicts([row for key in old.keys for row in translator.translate(key)], given)
-    if unknown := [row.old for row in rows if row.fate == "unknown"]:
+    if unknown := [row.old for row in rows if row.outcome == "unknown"]:
         names = ", ".join(unknown[:6]) + (" ..." if len(unknown) > 6 else "")
         translator.report("old-keys-unknown", f"{len(unknown)} not known: {names}")
-    return rows, {row.key: row.new for row in rows if row.fate == "mapped"}, translator.findings
+    return rows, {row.key: row.new for row in rows if row.outcome == "mapped"}, translator.findings
 
 
 def resolve_key_conflicts(rows: Sequence[KeyTranslation], given: UserOverrides) -> list[KeyTranslation]:
     """The same rows, of which at most one value is taken over for each new key."""
     by_hand = [name for name in ("base", "language", "texts") if getattr(given, name)]
     rows = [
-        replace(row, fate="gone", why=f"--{row.key} was given by hand and is used", key="", new=None)
-        if row.key in by_hand and row.fate in ("mapped", "suggested")
+        replace(row, outcome="gone", why=f"--{row.key} was given by hand and is used", key="", new=None)
+        if row.key in by_hand and row.outcome in ("mapped", "suggested")
         else row
         for row in rows
     ]
     # A flag that one command repeats, each time with another file, names all of them.
     joined: dict[tuple[str, int | None], tuple[Any, ...]] = {}
     for row in rows:
-        if row.fate == "mapped" and isinstance(row.new, tuple):
+        if row.outcome == "mapped" and isinstance(row.new, tuple):
             joined[row.key, row.line] = tuple(dict.fromkeys((*joined.get((row.key, row.line), ()), *row.new)))
     rows = [
-        replace(row, new=joined[row.key, row.line]) if row.fate == "mapped" and isinstance(row.new, tuple) else row
+        replace(row, new=joined[row.key, row.line]) if row.outcome == "mapped" and isinstance(row.new, tuple) else row
         for row in rows
     ]
-    last = {row.key: row for row in rows if row.fate == "mapped"}
+    last = {row.key: row for row in rows if row.outcome == "mapped"}
     result = []
     for row in rows:
-        if row.fate == "mapped" and row.new != (later := last[row.key]).new:
+        if row.outcome == "mapped" and row.new != (later := last[row.key]).new:
             why = f"a later value is used: {later.value} ({later.old})"
-            row = replace(row, fate="suggested", why=why)
-        elif row.fate == "mapped" and row.key == "train.epochs" and "train.steps" in last:
+            row = replace(row, outcome="suggested", why=why)
+        elif row.outcome == "mapped" and row.key == "train.epochs" and "train.steps" in last:
             # The older trainers stopped at whichever came first; a run has steps or epochs.
             why = "train.steps is also given and is used; leave it empty to use epochs"
-            row = replace(row, fate="suggested", why=why)
+            row = replace(row, outcome="suggested", why=why)
         result.append(row)
     return result
 
@@ -596,8 +596,8 @@ class _LegacyTranslator:
             why = f"did you mean {key.hint}?" if key.hint else "unknown key"
             return [KeyTranslation(key.name, value, "unknown", why, line=key.line)]
         new: Any = None
-        status: KeyFate
-        if rule.fate == "mapped" and key.value in (None, "", []):
+        status: KeyOutcome
+        if rule.outcome == "mapped" and key.value in (None, "", []):
             status, why = "gone", "empty, so the default is kept"
         elif rule.key and isinstance(key.value, str) and "$" in key.value:
             status, why, new = "suggested", "this value depends on the shell", key.value
@@ -614,7 +614,7 @@ class _LegacyTranslator:
                 rows.append(KeyTranslation(key.name, value_text, "mapped", why, "language", match[1], key.line))
         return rows
 
-    def _translate_value(self, key: LegacyKey, rule: LegacyKeyRule) -> tuple[KeyFate, str, Any]:
+    def _translate_value(self, key: LegacyKey, rule: LegacyKeyRule) -> tuple[KeyOutcome, str, Any]:
         """Fate, reason and new value of a number, a switch or a language."""
         value_text, number = format_legacy_value(key.value), as_number(key.value)
         if rule.reads in ("total-pieces", "base-pieces") and self.base is not None and self.family is not None:
@@ -622,7 +622,7 @@ class _LegacyTranslator:
         base = self.num_base_pieces
         match rule.reads:
             case "nothing" | "dataset":
-                return rule.fate, rule.why, None
+                return rule.outcome, rule.why, None
             case "steps" if number == 0:
                 return "gone", f"0 had a special meaning there; the default is kept. See {rule.key}", None
             case "patience" if any(
@@ -639,13 +639,13 @@ class _LegacyTranslator:
                 return "suggested", why, int(number) - base
             case "base-pieces":
                 if base is None or number == base:
-                    return rule.fate, rule.why, None
+                    return rule.outcome, rule.why, None
                 code = "freeze-boundary" if "freeze" in key.name else "old-base-size"
                 self.report(code, f"{key.name} is {value_text}, the base has {base:,} pieces", f"{base:,}")
-                return rule.fate, f"{rule.why}. It is not the base's number, {base:,}", None
+                return rule.outcome, f"{rule.why}. It is not the base's number, {base:,}", None
             case "freeze":
                 if key.value is not False:
-                    return rule.fate, rule.why, None
+                    return rule.outcome, rule.why, None
                 self.report("freeze-off", f"{key.name} is false")
                 return "gone", f"{rule.why}. It was off: a checkpoint trained this way has changed base rows", None
             case "language":
@@ -670,9 +670,9 @@ class _LegacyTranslator:
             self.report("rate-out-of-range", f"{key.name} is {value:g}, {side} the range", expected)
         return "mapped", rule.why, value
 
-    def _translate_path(self, key: LegacyKey, rule: LegacyKeyRule) -> tuple[KeyFate, str, Any]:
+    def _translate_path(self, key: LegacyKey, rule: LegacyKeyRule) -> tuple[KeyOutcome, str, Any]:
         """Fate, reason and new value of a file or of several."""
-        no_path: tuple[KeyFate, str, Any] = "suggested", "not a path", format_legacy_value(key.value)
+        no_path: tuple[KeyOutcome, str, Any] = "suggested", "not a path", format_legacy_value(key.value)
         if rule.reads == "base-file":
             folder, name = self._folder_of(key.value), PurePosixPath(str(key.value)).name
             if folder is None:

@@ -54,7 +54,7 @@ from voxgraft.evaluation.scores import require_recognizer
 from voxgraft.evaluation.sentences import load_sentence_sets, require_sentences
 from voxgraft.export.command import SHAREABLE_KINDS, choose_export_kind, require_export_folder, require_export_kind
 from voxgraft.inspect.legacy import (
-    KeyFate,
+    KeyOutcome,
     KeyTranslation,
     LegacyConfig,
     UserOverrides,
@@ -74,7 +74,7 @@ from voxgraft.pipeline.stages import (
 )
 from voxgraft.tokenizers import open_tokenizer
 
-FATE_TITLES: dict[KeyFate, str] = {
+OUTCOME_TITLES: dict[KeyOutcome, str] = {
     "mapped": "Taken over into run.yaml",
     "suggested": "Written into run.yaml as comments; please decide",
     "gone": "Dropped, and why",
@@ -119,11 +119,11 @@ class NewResult:
         lines: list[Line] = []
         if self.old is not None:
             lines.append(f"{self.old.path.name} was read as {self.old.kind}: {len(self.rows)} keys")
-            for fate, title in FATE_TITLES.items():
-                has_successor = fate in ("mapped", "suggested")
+            for outcome, title in OUTCOME_TITLES.items():
+                has_successor = outcome in ("mapped", "suggested")
                 cells: list[tuple[str, ...]] = []
                 above = ""
-                for row in (row for row in self.rows if row.fate == fate):
+                for row in (row for row in self.rows if row.outcome == outcome):
                     why = "(as above)" if row.why and row.why == above else row.why
                     above = row.why
                     new = [str(item) for item in row.new] if isinstance(row.new, tuple) else row.new
@@ -256,9 +256,9 @@ def _format_run_yaml(settings: RunSettings, run: Path, rows: Sequence[KeyTransla
 
     notes: dict[str, dict[str, None]] = {}  # by key; a dict keeps the order and drops repeated notes
     for row in rows:
-        if row.fate == "mapped":
+        if row.outcome == "mapped":
             texts = [f"from {row.old}: {row.value}"]
-        elif row.fate == "suggested":
+        elif row.outcome == "suggested":
             texts = [f"{row.old}: {row.why}", f"{row.key.rpartition('.')[2]}: {proposal(row.new)}"]
         else:
             continue

@@ -435,7 +435,8 @@ def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> s
     rounds = standing.get("rounds_without_better", 0)
     if reason == "no-better" and 0 < settings.patience <= rounds and ended.step >= settings.min_steps:
         return f"early stopping at step {ended.step:,}"
-    if reason == "told":  # a guard asked for the end: only a person decides to train on against it
+    # A guard asked for the end: only a person decides to train on against it. Older journals say `told`.
+    if reason in ("stopped", "told"):
         stop_requests = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
         if why := next((str(line.get("why")) for line in stop_requests), ""):
             return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` continues anyway"
@@ -500,8 +501,8 @@ def _decide_evaluate(work: PipelineContext) -> StageDecision:
     scores = _read_json_object(path, MAX_CARD_BYTES)
     sentences = scores.get("sentences")
     if not are_scores_current(work.run, scores):
-        told = "its scores belong to another model", "its scores belonged to another model"
-        return StageDecision(True, *told, is_stale=True)
+        message = "its scores belong to another model", "its scores belonged to another model"
+        return StageDecision(True, *message, is_stale=True)
     if other := _why_sentences_differ(work.go_settings, sentences if isinstance(sentences, dict) else {}):
         return StageDecision(True, f"its scores are {other}", f"its scores were {other}", is_stale=True)
     recognizer, used_recognizer = work.settings.evaluate.recognizer, scores.get("listener")

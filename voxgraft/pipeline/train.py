@@ -183,7 +183,7 @@ def _describe_data(setup: TrainingSetup, loop: Trainer, start: int) -> dict[str,
 
 def _describe_schedule(setup: TrainingSetup, loop: Trainer, start: int) -> dict[str, str]:
     """Rates, steps, memory, time, and where training starts."""
-    options, every, stream = loop.stepper.options, loop.every, setup.stream
+    options, every, stream = loop.stepper.options, loop.intervals, setup.stream
     warmup = options.warmup_steps
     rates = _join_pairs({part: format_learning_rate(options.rates[part]) for part in loop.stepper.trained.parameters})
     if warmup > options.steps:
@@ -248,7 +248,7 @@ def _join_pairs(texts: Mapping[Any, str], between: str = " ") -> str:
     return ", ".join(f"{name}{between}{text}" for name, text in texts.items())
 
 
-ENDING_DESCRIPTIONS = {"done": "done", "told": "stopped on request", "no-better": "stopped early: no improvement"}
+ENDING_DESCRIPTIONS = {"done": "done", "stopped": "stopped on request", "no-better": "stopped early: no improvement"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class TrainResult:
     @property
     def was_interrupted(self) -> bool:
         """Whether a signal has ended it."""
-        return self.outcome.reason == "told" and not self.outcome.why
+        return self.outcome.reason == "stopped" and not self.outcome.why
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -348,7 +348,7 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         options = {f"train.{key}": value for key, value in identity.pop("options").items()}
         steps = [folder.path.name for folder in list_step_folders(run)]
         common = {"voxgraft": __version__, "torch": torch.__version__, **identity, **options, "saved steps": steps}
-        common |= asdict(setup.every)
+        common |= asdict(setup.intervals)
         group.require_same({key: json.dumps(value, ensure_ascii=False) for key, value in common.items()})
         loop = _build_loop(setup, group)
         watch = _build_monitor(setup, loop)
@@ -382,7 +382,7 @@ def train(settings: TrainCommandSettings) -> TrainResult:
                 progress.report_event("finding", start, item.to_json())  # it is in the journal already
         further = ""
         if over:
-            further = f"a larger --train.patience than {loop.every.patience:,}"
+            further = f"a larger --train.patience than {loop.intervals.patience:,}"
             if over == "done":
                 further = f"more --train.steps than {loop.stepper.options.steps:,}"
         # Hashes of all shards are verified in the background, beside the first steps.
@@ -398,7 +398,7 @@ def train(settings: TrainCommandSettings) -> TrainResult:
             raise ConfigError("memory-too-small", reason, expected=expected) from None
         mode, merged = setup.options.mode, None
         # A merged checkpoint is large: a user who interrupts does not wait for one.
-        if (outcome.reason != "told" or outcome.why) and mode in ("merged", "masked-finetune"):
+        if (outcome.reason != "stopped" or outcome.why) and mode in ("merged", "masked-finetune"):
             merged = write_merged_folder(setup, loop, outcome, None if evaluation is None else evaluation.error)
         # Rows that were trained with another body than the base's are no graft.
         is_graft = "body" not in loop.stepper.trained.parameters
@@ -431,16 +431,16 @@ def _refuse_missing_steps(setup: TrainingSetup) -> None:
 
 def _build_loop(setup: TrainingSetup, group: DistributedContext) -> Trainer:
     """Model, optimizer, data and validations put together, before the first step."""
-    options, order, near = setup.options, setup.stream.options, setup.near
+    options, order, kl_sets = setup.options, setup.stream.options, setup.kl_sets
     # The backbone is kept in half precision where there is one; what is trained of it has float32 master weights.
     dtype = HALF_PRECISION_DTYPES.get(options.precision, torch.float32)
     model = load_model(setup.family, setup.files, device=setup.device, dtype=dtype)
     rows = {name: torch.from_numpy(values) for name, values in setup.graft.rows.items()}
     trained = make_trainable(model, rows, options)
-    examples = BatchBuilder(setup.family, trained.model, setup.train, options.emotion_from, near, setup.unscored)
+    examples = BatchBuilder(setup.family, trained.model, setup.train, options.emotion_from, kl_sets, setup.unscored)
     # KL needs the base's own output. With a gate that is the same model with the gate closed; else a second copy.
     frozen = None
-    if near and trained.gate is None:
+    if kl_sets and trained.gate is None:
         frozen = load_model(setup.family, setup.files, device=setup.device, dtype=dtype)
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
     validations = {}
@@ -450,7 +450,7 @@ def _build_loop(setup: TrainingSetup, group: DistributedContext) -> Trainer:
         # A base language is spoken with the gate closed, unless the adapter is to be folded in.
         is_open = options.mode == "merged" or language == setup.graft.card.language
         validations[language] = Validator(trained, held_out, items, options.microbatch_tokens, is_open=is_open)
-    loop = Trainer(setup.run, stepper, setup.stream, validations, setup.every)
+    loop = Trainer(setup.run, stepper, setup.stream, validations, setup.intervals)
     loop.identity, loop.bound = setup.identity, setup.bound
     loop.is_trained_graft = "trained" in setup.graft.card.method
     loop.pieces = [piece or "" for piece in setup.graft.tokenizer.pieces[setup.graft.card.base_pieces :]]

@@ -119,7 +119,7 @@ class BatchBuilder:
     model: SpeechModel
     sets: Sequence[ClipDataset]
     emotion_from: EmotionSource = "target"
-    near: frozenset[int] = frozenset()
+    kl_sets: frozenset[int] = frozenset()
     """Datasets (replay) on whose samples the model is kept near the base by the KL term."""
     unscored: frozenset[int] = frozenset()
     """Those of them without cross-entropy: what the base generated itself teaches it nothing but its habits."""
@@ -149,7 +149,7 @@ class BatchBuilder:
 
     def kl_batch(self, items: Sequence[Sample]) -> KLBatch | None:
         """The samples of a microbatch that are kept near the base; None where there are none."""
-        chosen = [item for item in items if item.set in self.near]
+        chosen = [item for item in items if item.set in self.kl_sets]
         if not chosen:
             return None
         batch = self._pack_items(chosen, [self._sequence(item, item) for item in chosen], chosen)
@@ -158,7 +158,7 @@ class BatchBuilder:
         positions = [
             np.arange(end - len(self.sets[item.set].codes(item.clip)) - 2, end - 1)
             for item, end in zip(items, ends, strict=True)
-            if item.set in self.near
+            if item.set in self.kl_sets
         ]
         return batch, torch.from_numpy(np.concatenate(positions)).to(self.model.device)
 
@@ -172,7 +172,7 @@ class BatchBuilder:
             if item.set not in self.unscored:
                 text += 0 if item.silent else int(clips.num_text[item.clip]) + 1
                 speech += num_speech
-            if item.set in self.near:
+            if item.set in self.kl_sets:
                 kl += num_speech
         return text, speech, kl
 

@@ -110,7 +110,7 @@ class TrainingSetup:
     """Held-out sets by language, the new one first."""
     stream: DeterministicSampler
     options: TrainOptions
-    every: TrainIntervals
+    intervals: TrainIntervals
     device: str
     findings: tuple[Finding, ...]
     """What is wrong with the data, or worth knowing."""
@@ -126,14 +126,14 @@ class TrainingSetup:
         return frozenset(at for at, clips in enumerate(self.train) if clips.header.language != own)
 
     @property
-    def near(self) -> frozenset[int]:
+    def kl_sets(self) -> frozenset[int]:
         """Sets on which the model is held near the base."""
         return self.replay if self.options.kl_weight > 0 else frozenset()
 
     @property
     def unscored(self) -> frozenset[int]:
         """Sets that the base made itself: held near the base there, the model has nothing else to learn from them."""
-        return frozenset(at for at in self.near if is_self_replay(self.train[at]))
+        return frozenset(at for at in self.kl_sets if is_self_replay(self.train[at]))
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class TrainStep:
             if options.compile and model is not None:
                 model.body.compile_blocks(deterministic=options.deterministic)
         self.base: FrozenBase | None = None
-        if examples.near:
+        if examples.kl_sets:
             if trained.gate is not None:  # with an adapter the base is the model itself with its gate closed
                 self.base = FrozenBase(trained.model, trained.gate)
             elif frozen is not None:

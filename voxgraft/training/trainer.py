@@ -31,7 +31,7 @@ from voxgraft.training.step import TrainStep, count_output_classes, read_memory_
 from voxgraft.training.trainable import copy_optimizer_state, learning_rate_factor, restore_optimizer_state
 from voxgraft.training.validation import RetentionBound, Validator
 
-StopReason = Literal["done", "told", "no-better"]
+StopReason = Literal["done", "stopped", "no-better"]
 # Steps between two comparisons of the trained bits of several processes; also at the first step and at every save.
 SYNC_CHECK_INTERVAL = 10
 # What a saved step belongs to beside its options, with the words for it. None of it may change.
@@ -82,11 +82,11 @@ class Trainer:
         stepper: TrainStep,
         stream: DeterministicSampler,
         validations: dict[str, Validator],
-        every: TrainIntervals,
+        intervals: TrainIntervals,
     ) -> None:
         """The first of the validations is the new language's; it decides which step is the best."""
         self.run_folder, self.stepper, self.stream = run, stepper, stream
-        self.validations, self.every = validations, every
+        self.validations, self.intervals = validations, intervals
         self.identity: dict[str, Any] = {}
         # The graft's own pieces in the order of their ids: shows whether a tokenizer only grew.
         self.pieces: list[str] = []
@@ -144,8 +144,8 @@ class Trainer:
                 if reason != "done":
                     # A signal may reach any process; a callback's reason comes from the first one.
                     interrupted = self.stepper.group.any(self._interrupted.is_set(), self.stepper.trained.model.device)
-                    reason = "told" if interrupted or self._stop_reason_text else reason
-                if reason or number % self.every.save_every == 0 or number == self.best_state.best_step:
+                    reason = "stopped" if interrupted or self._stop_reason_text else reason
+                if reason or number % self.intervals.save_every == 0 or number == self.best_state.best_step:
                     self.save(number)
                 if reason:
                     return self._end(number, reason)
@@ -155,8 +155,8 @@ class Trainer:
         """Why no step follows this one, if so."""
         if step >= self.stepper.options.steps:
             return "done"
-        out_of_patience = 0 < self.every.patience <= self.best_state.rounds_without_better
-        return "no-better" if out_of_patience and step >= self.every.min_steps else None
+        out_of_patience = 0 < self.intervals.patience <= self.best_state.rounds_without_better
+        return "no-better" if out_of_patience and step >= self.intervals.min_steps else None
 
     def is_due(self, number: int, every: int) -> bool:
         """At every so many steps, and at the last one; every 0 steps is never."""
@@ -189,7 +189,7 @@ class Trainer:
             # The first step and the best are never pruned.
             keep = sorted({0, self.best_state.best_step})
             state = TrainState(number, tensors, values)
-            _, findings = save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=keep)
+            _, findings = save_step(self.run_folder, state, keep_last=self.intervals.keep_last, keep=keep)
             for item in findings:
                 self.write("finding", number, **item.to_json())
             self._report_progress("saved", number, best_step=self.best_state.best_step)
@@ -231,7 +231,7 @@ class Trainer:
         if number % SYNC_CHECK_INTERVAL == 0 or number == 1:
             self._require_same_bits(number)
         seconds = time.perf_counter() - started
-        if number % self.every.log_every == 0 or number == 1:
+        if number % self.intervals.log_every == 0 or number == 1:
             self.write(
                 "step",
                 number,
@@ -246,10 +246,12 @@ class Trainer:
                 positions_per_second=round(report.num_positions / seconds, 1),
                 **read_memory_usage(self.stepper.trained.model.device),
             )
-        if self.is_due(number, self.every.sample_every):
+        if self.is_due(number, self.intervals.sample_every):
             self._sample(number)
-        every = self.every
-        if any(self.is_due(number, one) for one in (every.valid_every, every.save_every, every.listen_every)):
+        intervals = self.intervals
+        if any(
+            self.is_due(number, one) for one in (intervals.valid_every, intervals.save_every, intervals.listen_every)
+        ):
             self._validate(number)
 
     def _require_same_bits(self, number: int) -> None:
@@ -271,7 +273,7 @@ class Trainer:
                 if number > 0:
                     best = self.best_state.best_loss
                     # A step past the bound on base languages is never better.
-                    better = best is None or metrics.speech_loss < best - self.every.min_delta
+                    better = best is None or metrics.speech_loss < best - self.intervals.min_delta
                     if better and not exceeded:
                         self.best_state = replace(
                             self.best_state, best_step=number, best_loss=metrics.speech_loss, rounds_without_better=0
@@ -346,7 +348,7 @@ class Trainer:
         """
         best = self.best_state.best_step
         by_loss: dict[str, Any] = {"best_step": best}
-        if reason == "told" or best in (0, number):
+        if reason == "stopped" or best in (0, number):
             return by_loss
         language, now = next(iter(self.validations)), self._valid_lines(number)
         before = self._valid_lines(best).get(language, {}).get("text_use")

@@ -204,8 +204,8 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
         # Where the page shows the progress itself, the log stays folded.
         is_shown = state in ("running", "stopping") and verb not in ("go", "train")
         is_open = " open" if is_shown or state == "lost" or (state == "failed" and not found) else ""
-        told = f'<pre class="vg-log" tabindex="0" role="region" aria-label="Log">{escape(log)}</pre>'
-        parts.append(f'<details{is_open}><summary>Log</summary><div class="vg-tail">{told}</div></details>')
+        message = f'<pre class="vg-log" tabindex="0" role="region" aria-label="Log">{escape(log)}</pre>'
+        parts.append(f'<details{is_open}><summary>Log</summary><div class="vg-tail">{message}</div></details>')
     return "".join(parts)
 
 

@@ -96,11 +96,11 @@ class SubtitleTarget(Target):
         path.write_bytes(data)
         text = read_encoded_text(path)
         cues, problems = parse_subtitles(text, path.suffix, seed)
-        told = {line for problem in problems for line in problem.lines}
+        reported = {line for problem in problems for line in problem.lines}
         used = {line for cue in cues for line in range(cue.line, cue.last_line + 1)}
         for number, line in enumerate(LINE_ENDS.split(text), 1):
-            if line.strip() and number not in told | used:
-                assert _is_form(line, number, path.suffix, text, told | used), (
+            if line.strip() and number not in reported | used:
+                assert _is_form(line, number, path.suffix, text, reported | used), (
                     f"line {number} went unsaid: {line[:80]!r}"
                 )
         cleaned, unsaid = clean_cues(cues, "am", seed)
@@ -160,8 +160,8 @@ class ListTarget(Target):
         rows = [item for item in found if not isinstance(item, SourceProblem)]
         infer_recordings(rows)
         if seed != "quoted.csv":  # there a row may go over several lines
-            told = {line for item in found if isinstance(item, SourceProblem) for line in item.lines}
-            told |= {row.line for row in rows}
+            reported = {line for item in found if isinstance(item, SourceProblem) for line in item.lines}
+            reported |= {row.line for row in rows}
             lines = [
                 (number, line)
                 for number, line in enumerate(LINE_ENDS.split(read_encoded_text(path)), 1)
@@ -170,7 +170,7 @@ class ListTarget(Target):
             silent = [
                 line
                 for number, line in lines
-                if number not in told and line.strip("|\t ;,\v\f\x1c\x85\u2028\u2029\u00a0")
+                if number not in reported and line.strip("|\t ;,\v\f\x1c\x85\u2028\u2029\u00a0")
             ]
             heads = [line for line in silent if re.search(r"audio|id|file|voxgraft_manifest", line, re.IGNORECASE)]
             assert len(silent) == len(heads), f"lines went unsaid: {silent[:3]!a:.300}"
@@ -228,8 +228,8 @@ class CorpusTarget(Target):
             assert all(row.audio and row.text.strip() for row in rows)
             assert all(row.end is None or 0 <= row.start < row.end for row in rows)
             infer_recordings(rows)
-            told = [item for item in found if isinstance(item, SourceProblem) and item.file == listed.name]
-            said = {row.line for row in rows} | {line for item in told for line in item.lines}
+            reported = [item for item in found if isinstance(item, SourceProblem) and item.file == listed.name]
+            said = {row.line for row in rows} | {line for item in reported for line in item.lines}
             path = listed
         if seed != "a.TextGrid":
             for number, line in enumerate(LINE_ENDS.split(read_text_skipping_bad_lines(path)[0]), 1):

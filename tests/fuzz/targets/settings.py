@@ -133,7 +133,7 @@ def _old_meaning(path: Path) -> object:
     for row in rows:
         json.dumps(row.to_json(), allow_nan=False)
     read_old_config_numbers(path)
-    return old.kind, [(row.old, row.value, row.fate) for row in rows]
+    return old.kind, [(row.old, row.value, row.outcome) for row in rows]
 
 
 class OldConfigTarget(YamlTarget):

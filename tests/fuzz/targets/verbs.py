@@ -248,8 +248,8 @@ def _run(words: tuple[str, ...]) -> tuple[int, str, str]:
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         status = run_cli([*words, "--json"])
-    told = json.loads(stdout.getvalue())
-    return status, told.get("error", {}).get("code", ""), stderr.getvalue()
+    reported = json.loads(stdout.getvalue())
+    return status, reported.get("error", {}).get("code", ""), stderr.getvalue()
 
 
 def _listing(folder: Path) -> set[str]:

@@ -173,9 +173,9 @@ def run_case(world: World, case: Case) -> Outcome:
         fault = Fault(str(world.work), str(counter), case.operation, case.number, case.errno, case.lasting)
         work = partial(_run, words, fault)
     code = _forked(work, world.work, log)
-    told = log.read_text(encoding="utf-8", errors="replace")
+    reported = log.read_text(encoding="utf-8", errors="replace")
     faults = []
-    if "Traceback" in told:
+    if "Traceback" in reported:
         faults.append("traceback")
     if code not in (0, 1, 2):
         faults.append(f"exit code {code}")
@@ -191,7 +191,7 @@ def run_case(world: World, case: Case) -> Outcome:
         if different := _differences(world, case.verb):
             said = _error(log.read_text(encoding="utf-8", errors="replace"))
             faults.append(f"after a run without a fault ({again}, {said}): {', '.join(different[:4])}")
-    return Outcome(case, code, again, tuple(faults), _error(told))
+    return Outcome(case, code, again, tuple(faults), _error(reported))
 
 
 def _words(verb: str, workers: bool) -> Sequence[str]:
@@ -204,8 +204,8 @@ def _spread(count: int, points: int) -> list[int]:
     return sorted({1 + round(place * (count - 1) / (points - 1)) for place in range(points)})
 
 
-def _error(told: str) -> str:
-    return next((line for line in told.splitlines() if line.startswith(("error ", "error\t"))), "")[:160]
+def _error(reported: str) -> str:
+    return next((line for line in reported.splitlines() if line.startswith(("error ", "error\t"))), "")[:160]
 
 
 def _differences(world: World, verb: str) -> list[str]:
@@ -292,7 +292,7 @@ def _forked(work: Any, folder: Path, log: Path) -> int:
             os._exit(code)
     os.close(writing)
     os.set_blocking(reading, False)
-    told, status, deadline = b"", None, time.monotonic() + PATIENCE_SECONDS
+    reported, status, deadline = b"", None, time.monotonic() + PATIENCE_SECONDS
     while status is None:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
@@ -301,9 +301,9 @@ def _forked(work: Any, folder: Path, log: Path) -> int:
         time.sleep(0.01)
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(reading, 1 << 16):
-                told += piece
+                reported += piece
     os.close(reading)
-    log.write_bytes(told)
+    log.write_bytes(reported)
     return os.waitstatus_to_exitcode(status)
 
 

@@ -18,12 +18,12 @@ def life(folder: Path, run: Path, changed: Mapping[str, Any], points: Path) -> s
     cross = files.failpoint
     with points.open("a") as stream:
 
-        def told(name: str) -> None:
+        def reported(name: str) -> None:
             print(name, file=stream, flush=True)
             cross(name)
 
         for name, module in list(sys.modules.items()):
             if name.startswith("voxgraft.") and getattr(module, "failpoint", None) is cross:
-                module.failpoint = told  # type: ignore[attr-defined]
+                module.failpoint = reported  # type: ignore[attr-defined]
         train(folder, run, changed)
     return ENDED

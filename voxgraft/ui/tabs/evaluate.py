@@ -234,19 +234,19 @@ def _report_players(context: PageContext, folder: str | None, language: str | No
     # By language, who and text: how long it is, and the transcript, as far as scores.json says it.
     scores = read_json(path) if (path := report.with_name("scores.json")).is_file() else {}
     spoken = scores.get("utterances") if isinstance(scores, dict) else None
-    told = {}
+    message = {}
     for said in (one for one in (spoken if isinstance(spoken, list) else ()) if isinstance(one, dict)):
         seconds, words = said.get("seconds"), said.get("heard")
         parts = [
             f"{seconds:.1f} s" if isinstance(seconds, int | float) else "",
             f"transcript: {words}" if words else "",
         ]
-        told[str(said.get("language")), str(said.get("who")), str(said.get("text"))] = "; ".join(filter(None, parts))
+        message[str(said.get("language")), str(said.get("who")), str(said.get("text"))] = "; ".join(filter(None, parts))
     cards = []
     for one in parser.found:
         who, text = one.get("data-who", "?"), one.get("data-text", "")
         if one.get("data-language") == language:
-            about = told.get((language, who, text), "")
+            about = message.get((language, who, text), "")
             title = f"{who} ({language})"
             cards.append(audio_card_html(title, text, language=language, about=about, address=one["src"]))
     nothing = note_html("the report has no audio in this language: no vocoder, or no speech")

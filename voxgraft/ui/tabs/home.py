@@ -203,11 +203,11 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None]:
     stage = current_stage(last)
     if alive is not None:
         if alive.verb == "go":
-            told = go_stages(alive)
+            message = go_stages(alive)
             for name in rows:
-                word, why = told.get(name, ("", ""))
+                word, why = message.get(name, ("", ""))
                 # Before the first line of its log, what was done before still counts.
-                is_done = bool(word) or (rows[name].state == "done" and not told)
+                is_done = bool(word) or (rows[name].state == "done" and not message)
                 why = why if word == STAGE_SKIPPED else "by this job" if word else ""
                 rows[name] = StageRow(name, "done" if is_done else "later", why, rows[name].when)
         if stage:
