@@ -266,6 +266,15 @@ def test_a_client_that_leaves_frees_its_place_and_its_rows(tts: TTS) -> None:
         assert asked(app, SPEECH, speech("a cup", language="en")).status == 200
 
 
+def test_a_client_that_takes_nothing_is_dropped_and_frees_its_place(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voxgraft.server.app.STALL_SECONDS", 0.2)
+    with open_app(tts, queue=1, language="en") as (app, scheduler):
+        for stream in (None, "audio"):
+            with pytest.raises(TimeoutError):
+                asked(app, SPEECH, speech("a cup", stream_format=stream), stall=True)
+            assert not scheduler.gauges["requests_in_progress"]
+
+
 def test_fuzzed_requests_never_meet_a_bug(tts: TTS, pytestconfig: pytest.Config) -> None:
     """A share of the campaign of a million; `tests/fuzz/requests.py` runs all of it."""
     share, seed = pytestconfig.getoption("--fuzz"), pytestconfig.getoption("--fuzz-seed")

@@ -68,8 +68,10 @@ async def ask(
     *,
     method: str | None = None,
     leave_after: float | None = None,
+    stall: bool = False,
 ) -> Answer:
-    """One request as a server hands it over. A client that leaves goes away after so many seconds."""
+    """One request as a server hands it over. A client that leaves goes away after so many seconds; one that stalls
+    takes the headers and nothing more."""
     sent = {"host": "localhost", "content-type": "application/json", **(headers or {})}
     scope = {
         **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "root_path": ""},
@@ -92,6 +94,7 @@ async def ask(
             answer.status = message["status"]
             answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
         else:
+            await asyncio.sleep(3600 if stall else 0)
             answer.chunks.append(message.get("body", b""))
             answer.complete = not message.get("more_body", False)
 
