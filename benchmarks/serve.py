@@ -35,8 +35,8 @@ from voxgraft.models import get_family
 from voxgraft.models.base import Clip, Vocoder
 from voxgraft.server.scheduler import Scheduler, SpeechJob
 from voxgraft.synthesis.api import TTS, read_style
-from voxgraft.synthesis.command import _build_engine, plan_utterance, stream_pieces
-from voxgraft.synthesis.engine import SynthesisModels, SynthesisRequest, open_synthesis_models
+from voxgraft.synthesis.command import _build_engine, build_request, plan_utterance, stream_pieces
+from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.inputs import ReferenceVoice, UtteranceRequest, VoiceLoader
 
 TEXTS = {
@@ -140,9 +140,7 @@ async def drive_one_by_one(
         voices = VoiceLoader(tts.models, settings, {None: voice}, tts.vocoder)
         plan = plan_utterance(tts.models, voices, replace(utterance, voice=None), settings, tts.vocoder)
         first, count = 0.0, 0
-        for wave in stream_pieces(
-            plan, engines[id(tts.models.system(plan.language))], voices.condition(voice), tts.vocoder
-        ):
+        for wave in stream_pieces(plan, engines[id(plan.system)], voices.condition(voice), tts.vocoder):
             first, count = first or time.perf_counter() - begin, count + len(wave)
         return first, count
 
@@ -168,11 +166,8 @@ def count_differences(
     for utterance, settings in requests:
         voices = VoiceLoader(tts.models, settings, {None: voice}, tts.vocoder)
         plan = plan_utterance(tts.models, voices, replace(utterance, voice=None), settings, tts.vocoder)
-        system, condition = tts.models.system(plan.language), voices.condition(voice)
-        work += [
-            (SynthesisRequest(one.ids, condition, one.seed, one.max_codes, plan.language, ()), system)
-            for one in plan.pieces
-        ]
+        condition = voices.condition(voice)
+        work += [(build_request(one, condition), plan.system) for one in plan.pieces]
 
     def run(groups: Sequence[Sequence[Any]]) -> list[tuple[int, ...]]:
         found = []

@@ -15,7 +15,7 @@ from voxgraft.models import get_family
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.row_adapters import RowLoraLayer, join_adapters
 from voxgraft.synthesis.batching import DecodeBatch, DecodeRow
-from voxgraft.synthesis.command import plan_utterance
+from voxgraft.synthesis.command import build_request, plan_utterance
 from voxgraft.synthesis.engine import (
     SpeakingModel,
     SynthesisEngine,
@@ -25,7 +25,7 @@ from voxgraft.synthesis.engine import (
 )
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
 
-TEXTS = {"am": ("ሰላም", "ቤቱ ትልቅ ነው"), "ti": ("ሰላም ከመይ ኣለኻ",), "en": ("no", "take the red box"), "fr": ("le pain",)}
+TEXTS = {"am": ("ሰላም", "[en]box[/en] ነው"), "ti": ("ሰላም ከመይ ኣለኻ",), "en": ("no", "take the red box"), "fr": ("le pain",)}
 Work = list[tuple[SynthesisRequest, SpeakingModel]]
 
 
@@ -49,8 +49,8 @@ def build_work(speakers: SynthesisModels, seeds: Sequence[int], seconds: float) 
                 condition = voices.condition(plan.voice)
                 work += [
                     (
-                        SynthesisRequest(one.ids, condition, one.seed, one.max_codes, language, ()),
-                        speakers.system(language),
+                        build_request(one, condition),
+                        plan.system,
                     )
                     for one in plan.pieces
                 ]
@@ -182,10 +182,7 @@ def test_guidance_and_latents_are_those_of_the_engine(family: str, fixtures: obj
     requests = []
     for language, text in (("am", "ሰላም"), ("en", "ha no"), ("am", "ቤቱ ትልቅ")):
         plan = plan_utterance(models, voices, UtteranceRequest("x", text, language), settings)
-        requests += [
-            SynthesisRequest(one.ids, voices.condition(plan.voice), one.seed, one.max_codes, language, ())
-            for one in plan.pieces
-        ]
+        requests += [build_request(one, voices.condition(plan.voice)) for one in plan.pieces]
     rows = [batch.join(request, system) for request in requests]
     while any(row.result is None for row in rows):
         batch.advance()

@@ -62,6 +62,17 @@ def test_a_sentence_that_cannot_be_said_counts_as_heard_empty_and_is_counted(
     assert "no other sentence" in control["why"]
 
 
+def test_a_span_without_an_end_is_refused_before_anything_is_spoken(fixtures: Fixtures, tmp_path: Path) -> None:
+    tiny = fixtures.trained_run("tiny")
+    (tmp_path / "am.txt").write_text("ሰላ [en]my\n", encoding="utf-8")
+    words = (str(tiny.folder.graft), f"--base={tiny.base}", f"--output={tmp_path / 'out'}")
+    settings = settings_of(*words, f"--sentences={tmp_path / 'am.txt'}", f"--recognizer={parrot(tmp_path, 'ha')}")
+    found = error_of(lambda: evaluate(settings))
+    assert found.code == "text-span"
+    assert "am.txt" in str(found.finding.where)
+    assert not (tmp_path / "out").exists()
+
+
 class Jobs:
     """Writes down what is worked at."""
 

@@ -140,8 +140,9 @@ def published(name: str, language: str) -> Grown:
 
 
 def write_package(folder: Path, name: str, rules: TextRules) -> None:
-    kind, files = get_family(name), None
-    for place, text in build_text_package(rules, *kind.upstream().text_step(files)).items():  # type: ignore[arg-type]
+    kind, program, files = get_family(name), get_family(name).upstream(), None
+    languages = [code for code in kind.languages if code not in program.unmixed_languages]
+    for place, text in build_text_package(rules, languages, *program.text_step(files)).items():  # type: ignore[arg-type]
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(text, encoding="utf-8")
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.transcripts import make_swapped_dataset
-from voxgraft.asr.transcripts import TEXT_MISMATCH, compute_disagreement, data_verify, sound_classes
+from voxgraft.asr.matching import sound_classes
+from voxgraft.asr.transcripts import TEXT_MISMATCH, compute_disagreement, data_verify
 from voxgraft.audio.files import write_clip_audio
 from voxgraft.config.data import DataReportSettings, DataVerifySettings
 from voxgraft.core.errors import VoxgraftError

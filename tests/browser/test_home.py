@@ -265,6 +265,42 @@ def test_in_a_narrow_window_all_tabs_can_be_reached_with_the_keyboard(browser: A
         assert window.page.evaluate("document.documentElement.scrollWidth") <= 390, title
 
 
+@pytest.mark.long
+def test_home_with_fifty_runs_is_there_at_once_and_asks_for_no_frame_when_idle(browser: Any, empty: Server) -> None:
+    made = make_project(empty.folder, "run0")
+    for at in range(1, 50):
+        shutil.copytree(made, empty.folder / f"run{at}")
+    frames = """window.frames_asked = 0;
+      const request = window.requestAnimationFrame.bind(window);
+      window.requestAnimationFrame = call => { window.frames_asked += 1; return request(call); };"""
+    window = Window(browser, empty, 1440, 900)
+    window.page.add_init_script(frames)
+    window.page.goto(empty.address, wait_until="commit")
+    assert window.page.request.get(empty.address).text().count("<article") == 50, (
+        "in the page itself, before any script"
+    )
+    window.page.wait_for_selector("#home-runs article >> nth=49")
+    window.page.wait_for_selector("#voxgraft-first", state="detached")
+    window.page.wait_for_timeout(5000)
+    window.page.evaluate("window.frames_asked = 0")
+    window.page.wait_for_timeout(3000)
+    assert window.page.evaluate("window.frames_asked") < 10
+    assert not window.console
+
+
+@pytest.mark.long
+def test_an_old_run_is_updated_with_its_button(browser: Any, empty: Server) -> None:
+    project = make_project(empty.folder)
+    settings = (project / "run.yaml").read_text()
+    (project / "run.yaml").write_text(settings.replace("\n  full_backbone:", "\n  full_body:", 1))
+    window = Window(browser, empty, 1440, 900)
+    window.open(PROJECT)
+    window.page.locator("#home-update").click()
+    window.page.wait_for_selector("#home-update", state="detached")
+    window.page.wait_for_selector("#home-stages >> text=no data.sources")
+    assert "full_backbone:" in (project / "run.yaml").read_text()
+
+
 def test_a_card_opens_its_run_and_markup_in_a_name_is_text(browser: Any, empty: Server) -> None:
     make_project(empty.folder, "first")
     make_project(empty.folder, "<b>second")

@@ -107,12 +107,13 @@ def loop_of(
         options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.spec.num_conditioning
     )
     stream = DeterministicSampler(sets, [3.0, 1.0][: len(sets)], options.batch_tokens, options.seed, order)
-    examples = BatchBuilder(kind, model, sets, kl_sets=frozenset([1] if has_replay else []))
+    gated = options.mode == "gated"
+    examples = BatchBuilder(kind, model, sets, kl_sets=frozenset([1] if has_replay else []), gated=gated)
     needs_copy = has_replay and options.full_backbone
     frozen = load_model(kind, place.files, device=device, dtype=dtype) if needs_copy else None
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
     validation = Validator(
-        trained, BatchBuilder(kind, model, valid), list_samples(valid, 0, order), options.microbatch_tokens
+        trained, BatchBuilder(kind, model, valid, gated=gated), list_samples(valid, 0, order), options.microbatch_tokens
     )
     run.mkdir(exist_ok=True)
     return Trainer(RunFolder(run), stepper, stream, {"am": validation}, every)

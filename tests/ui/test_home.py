@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from tests.support.ui import PROJECT, make_project, page_of, tab_of
 from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import set_run_yaml_values
+from voxgraft.config.train_options import RENAMED_SETTINGS
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import HashCache, compute_sha256, reuse_hashes, write_json
 from voxgraft.core.run import RunFolder
@@ -24,7 +26,8 @@ from voxgraft.pipeline.stages import PIPELINE_STAGES, survey_stages
 from voxgraft.ui.jobs import ProjectJobs, UiJob
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.commands import run_base_folder
+from voxgraft.ui.app import first_paint_html, poll_stamp
+from voxgraft.ui.commands import load_run_settings, run_base_folder, run_command_in_process
 from voxgraft.ui.html import finding_html, job_html
 from voxgraft.ui.live import RunningJobs, job_progress, journal_ends
 from voxgraft.ui.page import call_until_read
@@ -100,6 +103,36 @@ def test_while_go_runs_its_log_says_which_stage_is_done_and_which_runs(tmp_path:
     assert [found[name] for name in PIPELINE_STAGES] == ["done", "done", "running", *["later"] * 5]
     write_json(job.folder / "exit.json", {"exit_code": 1, "ended": 1.0})
     assert states(project)["graft"] == "failed"
+
+
+def head(page: Any, folder: Path) -> str:
+    return tab._run_head_html(page, folder, *tab.stage_rows(folder))
+
+
+def test_before_its_first_stage_line_a_job_runs_and_nothing_is_called_done(page: Any, home: Path) -> None:
+    set_run_yaml_values(home / PROJECT, {"tokenizer.pieces": "20", "train.steps": "4"})  # as it was trained
+    for project in (page.roots.home / PROJECT, home / PROJECT):
+        with at_work(project, "go"):
+            shown = head(page, project)
+        assert "vg-busy" in shown
+        assert "starting" in shown
+        assert "vg-note vg-good" not in shown, "all done is said of a run that is at rest"
+
+
+def test_a_run_of_an_older_version_offers_its_update_and_no_other_does(page: Any, tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    settings = (project / "run.yaml").read_text()
+    old, new = next((old, new) for old, new in RENAMED_SETTINGS.items() if f"\n  {new.rpartition('.')[2]}:" in settings)
+    key = new.rpartition(".")[2]
+    (project / "run.yaml").write_text(settings.replace(f"\n  {key}:", f"\n  {old.rpartition('.')[2]}:", 1))
+    with chdir(tmp_path):
+        shown = head(page, project)
+        assert 'id="home-update" data-act="update"' in shown
+        run_command_in_process(["update", PROJECT, "--json"])
+        assert "home-update" not in head(page, project)
+    assert load_run_settings(project)
+    (project / "run.yaml").write_text(settings.replace(f"\n  {key}:", "\n  unheard_of:", 1))
+    assert "home-update" not in head(page, project)
 
 
 def tab_roots(folder: Path) -> Any:
@@ -248,6 +281,37 @@ def test_a_run_whose_uploads_fail_midway_leaves_nothing(page: Any, tmp_path: Pat
     shown = start_run(page, twice, None, "am", "tiny", "broken", "")
     assert "ui-upload" in shown[-2]
     assert not (page.roots.home / "broken").exists()
+    assert (tmp_path / "talk.srt").read_text() == "1", "what was moved is back, so that a second try can take it"
+
+
+def test_a_run_whose_first_job_is_refused_leaves_nothing_and_keeps_the_uploads(
+    page: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))  # no process can be started
+    (tmp_path / "talk.srt").write_text("1")
+    shown = start_run(page, [str(tmp_path / "talk.srt")], None, "am", "tiny", "refused", "")
+    assert "ui-job-unstarted" in shown[-2]
+    assert not (page.roots.home / "refused").exists()
+    assert (tmp_path / "talk.srt").read_text() == "1"
+
+
+def test_home_is_painted_before_gradio_with_every_run_by_its_name_as_text(tmp_path: Path) -> None:
+    for name in ("first", "<b>second"):
+        make_project(tmp_path, name)
+    with page_of(tmp_path) as context:
+        shown = first_paint_html(context, "project=first")
+        assert shown.count("<article") == 2
+        assert "<b>second" not in shown
+        assert "&lt;b&gt;second" in shown
+        assert "{{" not in shown
+        assert "<article" not in first_paint_html(context, "tab=train&project=first")
+        assert "<article" in first_paint_html(context, "tab=home&project=..%2F..%2Fetc")
+        quiet = poll_stamp(context, "home", "first")
+        with at_work(tmp_path / "first", "go"):
+            busy = poll_stamp(context, "home", "")
+    assert not quiet.endswith(" busy")
+    assert busy.endswith(" busy"), "so that the page asks often"
 
 
 def test_a_clip_outside_the_roots_hides_no_other_speaker(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,15 @@ def test_what_needs_files_of_other_trainers_is_one_line_that_says_so(context: An
     assert f"{len(result['not_checked'])} checks for files of other trainers" in lines[1]
     for name in (*result["checked"], *result["not_checked"]):
         assert name in shown
+
+
+def test_a_finding_that_one_command_cures_has_one_button_for_it(context: Any, home: Path) -> None:
+    for name in ("train", "valid"):
+        shutil.rmtree(home / PROJECT / "data" / name)
+    done(home, "check", words_of(context, "check"))
+    shown = inspect._check_verdict(context, PROJECT)[1]
+    assert shown.count('data-act="cure" data-verb="prepare"') == 1
+    assert 'id="cure-set-missing"' in shown
 
 
 def test_the_job_of_a_cure_is_in_view_until_the_next_check(context: Any, home: Path) -> None:

@@ -107,6 +107,22 @@ def test_uploads_land_in_the_project_and_never_overwrite(tmp_path: Path, monkeyp
     assert {path.parent for path in taken} == {project / "uploads"}
 
 
+def test_of_uploads_that_fail_midway_all_are_back_and_nothing_is_in_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing, project = tmp_path / "landing", tmp_path / "project"
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(landing))
+    project.mkdir()
+    landing.mkdir()
+    files = [landing / name for name in ("a.wav", "b.wav")]
+    for file in files:
+        file.write_text(file.name)
+    with pytest.raises(FileError, match="ui-upload"):
+        move_uploads(Roots.of((tmp_path,)), project, [str(path) for path in (*files, files[0])])
+    assert [file.read_text() for file in files] == ["a.wav", "b.wav"]
+    assert not (project / "uploads").exists()
+
+
 def test_no_folder_becomes_a_project_by_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     landing, project = tmp_path / "landing", tmp_path / "project"
     landing.mkdir()

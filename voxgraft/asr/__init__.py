@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -68,6 +69,22 @@ def open_recognizer(setting: str) -> Recognizer:
         return CommandRecognizer(rest)
     expected = 'built-in, whisper:SIZE, whisper:FOLDER or "command:PROGRAM ARGUMENTS {wav}"'
     raise ConfigError("recognizer-unknown", f"{setting!r} is not a recognizer", expected=expected)
+
+
+# Two letters, or the three digits of a UN area, at the end of a code: pt-BR, es-419, zh_Hant_TW.
+_REGION_SUFFIX = re.compile(r"[-_](?:[A-Za-z]{2}|[0-9]{3})$")
+
+
+def resolve_recognizer_language(recognizer: Recognizer, language: str) -> tuple[str, bool]:
+    """The code by which a recognizer knows a language, and whether it does not: pt for pt-BR.
+
+    Only the region is dropped, not the script: for sr-Latn a recognizer of sr would write other letters.
+    """
+    known = recognizer.languages
+    if known is None or language in known:
+        return language, False
+    plain = _REGION_SUFFIX.sub("", language)
+    return (plain, False) if plain in known else (language, True)
 
 
 WAV_PLACEHOLDER, LANGUAGE_PLACEHOLDER = "{wav}", "{language}"
@@ -434,7 +451,7 @@ class BuiltInRecognizer:
         best: tuple[str, list[str], list[int]] = ("", [], [])
         (samples,) = validate_waveforms([wave], BUILT_IN_LIMITS)
         for code in spoken:
-            letters, phones, steps = self._scores([samples], code)
+            letters, phones, steps = self.step_scores([samples], code)
             scores, names = (phones, self.symbols.phones) if language is None else (letters, self.symbols.letters)
             allowed = self.symbols.allowed(code)[language is None]
             path = scores[0, : steps[0]].float().cpu().masked_fill(~allowed, -torch.inf).argmax(-1)  # [T]
@@ -445,7 +462,7 @@ class BuiltInRecognizer:
         return best
 
     @torch.no_grad()
-    def _scores(self, waves: list[Tensor], language: str) -> tuple[Tensor, Tensor, list[int]]:
+    def step_scores(self, waves: list[Tensor], language: str) -> tuple[Tensor, Tensor, list[int]]:
         """Scores of letters and of phones, and the steps of each wave."""
         device = next(self.network.parameters()).device
         lengths = torch.tensor([len(wave) for wave in waves], device=device)
@@ -457,7 +474,7 @@ class BuiltInRecognizer:
         return letters, phones, num_ctc_steps(lengths).tolist()
 
     def _transcribe_batch(self, waves: list[Tensor], language: str) -> list[Transcript]:
-        letters, phones, steps = self._scores(waves, language)
+        letters, phones, steps = self.step_scores(waves, language)
         # Letters and phones of other languages are never written.
         allowed_letters, allowed_phones = self.symbols.allowed(language)
         letter_ids = decode_ctc_greedy(letters, allowed_letters, steps)

@@ -18,14 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.asr import BUILT_IN_RATE_HZ, SAMPLES_PER_STEP, BuiltInRecognizer, Recognizer, open_recognizer
-from voxgraft.asr.transcripts import (
-    comparable_letters,
-    edit_distance,
+from voxgraft.asr import (
+    BUILT_IN_RATE_HZ,
+    CTC_BLANK,
+    SAMPLES_PER_STEP,
+    BuiltInRecognizer,
+    Recognizer,
+    open_recognizer,
     resolve_recognizer_language,
-    sound_classes,
-    transcribe_clips,
 )
+from voxgraft.asr.matching import StepScores, TextMatcher, align_steps, comparable_letters, sound_classes
+from voxgraft.asr.transcripts import edit_distance, transcribe_clips
 from voxgraft.audio.files import AudioSamples, MediaReader
 from voxgraft.audio.metrics import (
     LEVEL_FRAMES_PER_SECOND,
@@ -63,6 +66,9 @@ MIN_BAND = 1_500
 MAX_STRAY_SHARE, MIN_STRAYS = 0.08, 2
 # At each edge so many sounds must agree about as well as the sentence itself.
 EDGE_SYMBOLS, MIN_EDGE_AGREEMENT = 8, 0.34
+# By scores: a sentence with this misfit has half of the confidence; wrong ones are rarely below (docs/log.md). Between
+# a pause and the first or last sound of a sentence there is at most so much speech.
+MAX_MISFIT, MAX_SILENT_EDGE_SECONDS = 0.72, 0.45
 # Letters per second of a sentence may differ from the recording's median by this factor.
 MAX_PACE_FACTOR = 1.6
 
@@ -79,10 +85,20 @@ class TimedTranscript:
     by_sound: bool
     phrases: list[tuple[float, float, str]]
     """Start, end and text of each phrase."""
+    scores: StepScores | None = None
+    step_times: NDArray[np.float64] | None = None
+    """Scores of a matcher's symbols at the steps of all phrases, and the seconds of these steps."""
 
 
-def transcribe_recording(path: Path, recognizer: Recognizer, language: str, longest: float) -> TimedTranscript:
-    """Transcribe a recording phrase by phrase; of a recording of hours only the newest part is in memory."""
+def transcribe_recording(
+    path: Path, recognizer: Recognizer, language: str, longest: float, matcher: TextMatcher | None = None
+) -> TimedTranscript:
+    """Transcribe a recording phrase by phrase; of a recording of hours only the newest part is in memory.
+
+    With a matcher, the symbols are the likeliest ones of its scores, which are kept.
+    """
+    scores: list[StepScores] = []
+    step_times: list[NDArray[np.float64]] = []
     symbols: list[str] = []
     times: list[float] = []
     phrases: list[tuple[float, float, str]] = []
@@ -94,6 +110,18 @@ def transcribe_recording(path: Path, recognizer: Recognizer, language: str, long
             if not len(samples):
                 continue
             at = max(0.0, start - PHRASE_LEAD_SECONDS)
+            if matcher is not None:
+                own, text = matcher.listen(samples)
+                scores.append(own)
+                step_times.append(at + (np.arange(len(scores[-1])) + 0.5) * SAMPLES_PER_STEP / BUILT_IN_RATE_HZ)
+                best = scores[-1].argmax(axis=1)
+                # A run of one symbol is one symbol.
+                places = np.flatnonzero((best != CTC_BLANK) & (best != np.concatenate([[CTC_BLANK], best[:-1]])))
+                symbols += [matcher.symbols[number - 1] for number in best[places]]
+                times += step_times[-1][places].tolist()
+                phrases.append((start, end, text))
+                advance(1)
+                continue
             if isinstance(recognizer, BuiltInRecognizer):
                 text, heard, steps = recognizer.transcribe_timed(samples, None if by_sound else code)
                 marks = [at + (step + 0.5) * SAMPLES_PER_STEP / BUILT_IN_RATE_HZ for step in steps]
@@ -110,7 +138,8 @@ def transcribe_recording(path: Path, recognizer: Recognizer, language: str, long
                         times.append(mark)
             advance(1)
     seconds = max((pause.end for pause in pauses), default=0.0)
-    return TimedTranscript("".join(symbols), np.array(times), pauses, seconds, by_sound, phrases)
+    kept = (np.concatenate(scores), np.concatenate(step_times)) if scores else (None, None)
+    return TimedTranscript("".join(symbols), np.array(times), pauses, seconds, by_sound, phrases, *kept)
 
 
 def _iter_phrases(path: Path, longest: float) -> Iterator[tuple[float, float, AudioSamples, list[Pause]]]:
@@ -229,16 +258,25 @@ class AlignedSentence:
 
 
 def align_sentences(
-    sentences: Sequence[str], heard: TimedTranscript, language: str, threshold: float
+    sentences: Sequence[str],
+    heard: TimedTranscript,
+    language: str,
+    threshold: float,
+    matcher: TextMatcher | None = None,
 ) -> list[AlignedSentence]:
-    """Where each sentence is spoken, and whether that is certain."""
+    """Where each sentence is spoken, and whether that is certain. With a matcher, by the scores that it gave."""
     own = [sound_classes(text) if heard.by_sound else comparable_letters(text, language) for text in sentences]
+    if matcher is not None:
+        own = ["".join(symbol for symbol in symbols if symbol in matcher.symbols) for symbols in own]
     places = align_symbols("".join(own), heard.symbols)
     ends = np.cumsum([len(symbols) for symbols in own])
-    found = [
-        _place_sentence(text, symbols, places[end - len(symbols) : end], heard, threshold)
-        for text, symbols, end in zip(sentences, own, ends, strict=True)
-    ]
+    if matcher is None:
+        found = [
+            _place_sentence(text, symbols, places[end - len(symbols) : end], heard, threshold)
+            for text, symbols, end in zip(sentences, own, ends, strict=True)
+        ]
+    else:
+        found = _place_by_scores(sentences, own, places, heard, matcher, threshold)
     sure = [len(symbols) / (one.end - one.start) for one, symbols in zip(found, own, strict=True) if not one.reason]
     usual = float(np.median(sure)) if sure else 0.0
     judged: list[AlignedSentence] = []
@@ -256,6 +294,52 @@ def align_sentences(
             behind = one.end
         judged.append(AlignedSentence(one.text, one.start, one.end, one.confidence, reason))
     return judged
+
+
+def _place_by_scores(
+    sentences: Sequence[str],
+    own: Sequence[str],
+    places: NDArray[np.int64],
+    heard: TimedTranscript,
+    matcher: TextMatcher,
+    threshold: float,
+) -> list[AlignedSentence]:
+    """Sentences on the best path through the scores. The transcript says which part of the text to expect where."""
+    assert heard.scores is not None
+    assert heard.step_times is not None
+    scores, times = heard.scores, heard.step_times
+    matched = np.flatnonzero(places >= 0)
+    ends = [(times[0], 0), *zip(heard.times[places[matched]], matched, strict=True), (times[-1], len(places))]
+    expected = np.interp(times, *np.array(ends, np.float64).T)
+    spelled = [[matcher.numbers[symbol] for symbol in symbols] for symbols in own]
+    long = [pause for pause in heard.pauses if pause.seconds >= MIN_EDGE_PAUSE_SECONDS]
+    long += [heard.pauses[0], heard.pauses[-1]]
+    can_begin, can_end = np.zeros(len(times), np.bool_), np.zeros(len(times), np.bool_)
+    for pause in long:
+        can_begin |= (times >= pause.end - 0.1) & (times <= pause.end + MAX_SILENT_EDGE_SECONDS)
+        can_end |= (times >= pause.start - MAX_SILENT_EDGE_SECONDS) & (times <= pause.start + 0.15)
+    found = []
+    path = align_steps(scores, spelled, expected, can_begin, can_end)
+    for text, symbols, steps in zip(sentences, spelled, path, strict=True):
+        if steps is None:
+            found.append(AlignedSentence(text, 0.0, 0.0, 0.0, "not-heard"))
+            continue
+        first, last = (float(times[step]) for step in steps)
+        # The nearest pause, but rather a longer one that is a little further: readers breathe inside sentences.
+        start = min(long, key=lambda pause: abs(pause.end - first) - 0.4 * min(pause.seconds, 0.8)).end
+        end = min(long, key=lambda pause: abs(pause.start - last) - 0.4 * min(pause.seconds, 0.8)).start
+        inside = slice(*np.searchsorted(times, (start, end)).tolist())
+        misfit = matcher.misfit(scores[inside], symbols)
+        confidence = round(min(1.0, (1 - misfit) / (2 - 2 * MAX_MISFIT)), 4)
+        strays = first - start, end - last
+        checks = {
+            "no-pause": max(map(abs, strays)) > MAX_EDGE_OFFSET_SECONDS or end - start < 0.2,
+            "unlike": confidence < threshold,
+            "edges": not (min(strays) >= -0.25 and max(strays) <= MAX_SILENT_EDGE_SECONDS),
+        }
+        reason = next((name for name, is_bad in checks.items() if is_bad), "")
+        found.append(AlignedSentence(text, round(start, 3), round(max(start, end), 3), confidence, reason))
+    return found
 
 
 def _place_sentence(
@@ -314,12 +398,13 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
     if not sentences:
         raise TextError("text-few", "the text has no sentence", expected="sentences", where=settings.text)
     recognizer = open_recognizer(settings.recognizer)
-    heard = transcribe_recording(settings.recording, recognizer, settings.language, MAX_PHRASE_SECONDS)
+    matcher = TextMatcher.build(recognizer, settings.language)
+    heard = transcribe_recording(settings.recording, recognizer, settings.language, MAX_PHRASE_SECONDS, matcher)
     if not heard.symbols:
         raise AudioError(
             "audio-silent", f"no speech was recognized in {settings.recording.name}", where=settings.recording
         )
-    found = align_sentences(sentences, heard, settings.language, settings.threshold)
+    found = align_sentences(sentences, heard, settings.language, settings.threshold, matcher)
     accepted = [one for one in found if not one.reason]
     rejected = [one for one in found if one.reason]
     rows = [
@@ -363,6 +448,10 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
 def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
     """Transcribe recordings without texts, and import it, marked as made by a machine."""
     recognizer = open_recognizer(settings.recognizer)
+    if resolve_recognizer_language(recognizer, settings.language)[1]:
+        found = f"{recognizer.name} does not know {settings.language!r}"
+        expected = ", ".join(sorted(recognizer.languages or ()))
+        raise ConfigError("recognizer-language", found, expected=expected, where=recognizer.name)
     listed = {_list_path(settings.dataset, recording): recording for recording in settings.recordings}
     before = {place: _read_first_row(place) for place in listed}
     for place, recording in listed.items():
@@ -379,9 +468,6 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
         rows: list[dict[str, Any]] | None = None
         if before[place].get("made_from") != made_from:  # else only the import is repeated
             heard = transcribe_recording(recording, recognizer, settings.language, longest)
-            if heard.by_sound:
-                found = f"{recognizer.name} does not know {settings.language!r}"
-                raise ConfigError("recognizer-language", found, where=recognizer.name)
             rows = [
                 {"text": text, "start": max(0.0, start - PHRASE_LEAD_SECONDS), "end": end + PHRASE_TAIL_SECONDS}
                 | {"machine_made": recognizer.name, "made_from": made_from}

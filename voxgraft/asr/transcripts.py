@@ -6,30 +6,27 @@ reject the outliers. Transcripts are kept in `heard.jsonl`, so that a second run
 
 from __future__ import annotations
 
+import hashlib
 import json
-import unicodedata
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.asr import BuiltInRecognizer, Recognizer, open_recognizer
+from voxgraft.asr import BUILT_IN_RATE_HZ, BuiltInRecognizer, Recognizer, open_recognizer, resolve_recognizer_language
+from voxgraft.asr.matching import TextMatcher, comparable_letters, sound_classes
 from voxgraft.audio.files import read_clip_audio, resample
 from voxgraft.config.data import DataVerifySettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import MAX_TEXT_BYTES, is_file, parse_json, read_bytes
-from voxgraft.core.languages import base_language
 from voxgraft.core.results import Line, SimpleResult, Table, pluralize
 from voxgraft.data.folder import DatasetFolder, open_dataset_folder
 from voxgraft.data.manifest import ManifestClip, write_manifest
 from voxgraft.data.report import robust_spread
-from voxgraft.text.encoder import romanize
-from voxgraft.text.normalize import build_normalizer
 
 HEARD_FILE = "heard.jsonl"
 TEXT_MISMATCH = "text-mismatch"
@@ -40,17 +37,9 @@ MIN_SECONDS = 0.25
 # A recognizer that errs evenly has a small spread: a clip must disagree by as much more to be an outlier.
 MIN_SPREAD = 0.08
 MIN_CLIPS_FOR_OUTLIERS = 20
+# By scores, a text that fits no better than its sounds in another order is wrong, if most texts do fit better.
+WRONG_TEXT_MISFIT, MAX_USUAL_MISFIT = 0.9, 0.72
 MAX_SHOWN = 12
-_load_normalizer = lru_cache(maxsize=64)(build_normalizer)
-# Sounds that recognizers and romanizations of another language confuse are one class. Vowels are three: a, front, back.
-_SOUND_CLASSES = {
-    letter: sound
-    for sound, letters in {
-        **{"P": "pb", "T": "tdθð", "K": "kgqcɡ", "F": "fvβ", "S": "szʃʒɕʑ", "H": "hxħɣ", "M": "m", "N": "nŋɲ"},
-        **{"L": "l", "R": "rɹɾʁɚ", "W": "w", "J": "jyç", "a": "aæɐɑʌəɜ", "i": "eiɛɪɨᵻ", "u": "ouɔʊøœɒ"},
-    }.items()
-    for letter in letters
-}
 
 
 def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
@@ -64,17 +53,6 @@ def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
     return row[-1]
 
 
-def sound_classes(text: str, *, is_ipa: bool = False) -> str:
-    """A text or IPA as classes of sounds, for a language that the recognizer does not know: `Salaam` is `salam`."""
-    # Only letters: for other characters the romanizer would have to be loaded, which takes seconds.
-    spoken = "".join(letter for letter in text if unicodedata.category(letter)[0] in "LM")
-    plain = spoken if is_ipa else romanize(spoken).lower().replace("sh", "s").replace("ch", "s")
-    letters = unicodedata.normalize("NFD", plain)
-    classes = [_SOUND_CLASSES.get(letter, "") for letter in letters]
-    # Long and double sounds are written differently everywhere.
-    return "".join(one for at, one in enumerate(classes) if one and (not at or classes[at - 1] != one))
-
-
 def compute_disagreement(text: str, heard: str, language: str, *, by_sound: bool = False) -> float:
     """Edits between a text and its transcript, over the length of the longer: 0 is the same, 1 nothing in common."""
     if by_sound:
@@ -83,20 +61,6 @@ def compute_disagreement(text: str, heard: str, language: str, *, by_sound: bool
         meant_letters, heard_letters = (comparable_letters(one, language) for one in (text, heard))
     longest = max(len(meant_letters), len(heard_letters))
     return edit_distance(meant_letters, heard_letters) / longest if longest else 0.0
-
-
-def comparable_letters(text: str, language: str) -> str:
-    """Letters as they are heard: normalized, lower case, without spaces and marks; letters of one sound are one."""
-    said = _load_normalizer(language, fold_homophones=True).normalise(text).text
-    lower = unicodedata.normalize("NFC", said.casefold())
-    return "".join(letter for letter in lower if unicodedata.category(letter)[0] in "LMN")
-
-
-def resolve_recognizer_language(recognizer: Recognizer, language: str) -> tuple[str, bool]:
-    """The code by which a recognizer knows a language; and whether it does not, so that only sounds can be compared."""
-    known = recognizer.languages
-    code = language if known is None or language in known else base_language(language)
-    return code, known is not None and code not in known
 
 
 def transcribe_clips(
@@ -120,15 +84,25 @@ def transcribe_clips(
 
 def _hear_dataset(
     dataset: DatasetFolder, clips: Sequence[ManifestClip], recognizer: Recognizer
-) -> dict[str, tuple[str, bool]]:
-    """The transcript of every clip whose file can be read, by id. Clips that were transcribed before are left out."""
-    path, known = dataset.folder / HEARD_FILE, dict[str, tuple[str, str, bool]]()
+) -> dict[str, tuple[str, bool, float]]:
+    """For every clip whose file can be read, by id: transcript, whether as sounds, disagreement with the text.
+
+    The built-in recognizer gives scores, which say more than the transcript. Clips that were compared before are left
+    out; a new text is compared with the old transcript only if there are no scores.
+    """
+    path, known = dataset.folder / HEARD_FILE, dict[str, tuple[str, str, bool, float | None]]()
     written = read_bytes(path, MAX_TEXT_BYTES) if is_file(path) and path.stat().st_size else b""
     for line in written.split(b"\n"):
         try:
             entry = parse_json(line.decode(), path)
-            known[str(entry["id"])] = str(entry["key"]), str(entry["heard"]), bool(entry["by_sound"])
-        except (VoxgraftError, UnicodeDecodeError, KeyError, TypeError):
+            misfit = entry.get("misfit")
+            known[str(entry["id"])] = (
+                str(entry["key"]),
+                str(entry["heard"]),
+                bool(entry["by_sound"]),
+                None if misfit is None else float(misfit),
+            )
+        except (VoxgraftError, UnicodeDecodeError, KeyError, TypeError, ValueError, AttributeError):
             continue  # cut off where a run was killed, perhaps inside a character
     keys = {}
     for clip in clips:
@@ -136,6 +110,8 @@ def _hear_dataset(
         if is_file(file):
             status = file.stat()
             keys[clip.id] = f"{recognizer.name} {clip.language} {status.st_size} {status.st_mtime_ns}"
+            if isinstance(recognizer, BuiltInRecognizer):
+                keys[clip.id] += f" {hashlib.sha256(clip.text.encode()).hexdigest()[:16]}"
     left: dict[str, list[ManifestClip]] = defaultdict(list)
     for clip in clips:
         if clip.id in keys and known.get(clip.id, ("",))[0] != keys[clip.id]:
@@ -147,6 +123,7 @@ def _hear_dataset(
         if written and not written.endswith(b"\n"):
             stream.write("\n")  # else the next entry would be a part of the broken line
         for language, own in left.items():
+            matcher = TextMatcher.build(recognizer, language)
             own.sort(key=lambda clip: clip.seconds)  # clips of one length go through together
             for first in range(0, len(own), BATCH_CLIPS):
                 batch, waves, rates = [], [], []
@@ -158,15 +135,30 @@ def _hear_dataset(
                     batch.append(clip)
                     waves.append(samples)
                     rates.append(rate)
-                for clip, (heard, by_sound) in zip(
-                    batch, transcribe_clips(recognizer, waves, rates, language) if batch else (), strict=True
-                ):
-                    known[clip.id] = keys[clip.id], heard, by_sound
+                found: list[tuple[str, bool, float | None]] = []
+                if matcher is not None:
+                    for clip, wave, rate in zip(batch, waves, rates, strict=True):
+                        sound = resample(wave, rate, BUILT_IN_RATE_HZ).astype(np.float32)
+                        least = round(MIN_SECONDS * BUILT_IN_RATE_HZ)
+                        scores, heard = matcher.listen(np.pad(sound, (0, max(0, least - len(sound)))))
+                        found.append((heard, matcher.by_sound, matcher.misfit(scores, matcher.encode(clip.text))))
+                elif batch:
+                    found = [(*one, None) for one in transcribe_clips(recognizer, waves, rates, language)]
+                for clip, (heard, by_sound, misfit) in zip(batch, found, strict=True):
+                    known[clip.id] = keys[clip.id], heard, by_sound, misfit
                     entry = {"id": clip.id, "key": keys[clip.id], "heard": heard, "by_sound": by_sound}
+                    entry |= {} if misfit is None else {"misfit": round(misfit, 4)}
                     stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
                 stream.flush()
                 advance(len(own[first : first + BATCH_CLIPS]))
-    return {name: known[name][1:] for name in keys if name in known and known[name][0] == keys[name]}
+    compared = {}
+    for clip in clips:
+        if clip.id in keys and known.get(clip.id, ("",))[0] == keys[clip.id]:
+            _, heard, by_sound, misfit = known[clip.id]
+            if misfit is None:
+                misfit = compute_disagreement(clip.text, heard, clip.language, by_sound=by_sound)
+            compared[clip.id] = heard, by_sound, round(misfit, 4)
+    return compared
 
 
 def data_verify(settings: DataVerifySettings) -> SimpleResult:
@@ -176,14 +168,9 @@ def data_verify(settings: DataVerifySettings) -> SimpleResult:
     with dataset.locked():
         clips = list(dataset.clips())
         heard = _hear_dataset(dataset, clips, recognizer)
-        scores = {
-            clip.id: round(
-                compute_disagreement(clip.text, heard[clip.id][0], clip.language, by_sound=heard[clip.id][1]), 4
-            )
-            for clip in clips
-            if clip.id in heard
-        }
-        limits = _outlier_limits(clips, scores, settings.outlier)
+        scores = {clip.id: heard[clip.id][2] for clip in clips if clip.id in heard}
+        by_scores = isinstance(recognizer, BuiltInRecognizer)
+        limits = _outlier_limits(clips, scores, settings.outlier, by_scores=by_scores)
         judged = []
         for clip in clips:
             if clip.id not in scores:  # its audio cannot be read: an earlier judgement stays
@@ -228,7 +215,9 @@ def data_verify(settings: DataVerifySettings) -> SimpleResult:
     return SimpleResult(values, tuple(lines), int(bool(missing)))
 
 
-def _outlier_limits(clips: Sequence[ManifestClip], scores: Mapping[str, float], deviations: float) -> dict[str, float]:
+def _outlier_limits(
+    clips: Sequence[ManifestClip], scores: Mapping[str, float], deviations: float, *, by_scores: bool
+) -> dict[str, float]:
     """The disagreement above which a clip is marked, by language: robust, so that wrong texts do not move it."""
     limits = {}
     for language in dict.fromkeys(clip.language for clip in clips):
@@ -237,4 +226,6 @@ def _outlier_limits(clips: Sequence[ManifestClip], scores: Mapping[str, float], 
         if len(own) >= MIN_CLIPS_FOR_OUTLIERS:
             middle = float(np.median(own))
             limits[language] = middle + deviations * max(robust_spread(own), MIN_SPREAD)
+            if by_scores and middle <= MAX_USUAL_MISFIT:
+                limits[language] = min(limits[language], WRONG_TEXT_MISFIT)
     return limits

@@ -182,7 +182,7 @@ class TokenizerShowSettings(Settings):
     """Sentences to tokenize, and the tokenizers."""
 
     text: tuple[str, ...] = Field(min_length=1)
-    """Sentences to tokenize."""
+    """Sentences to tokenize. [en]words[/en] marks words of another language."""
     base: BaseTokenizer
     extended: Path | None = None
     """Extended tokenizer file to compare with the base's."""
@@ -299,7 +299,7 @@ class SpeakSettings(Settings):
     """Texts, model, voice, sampling and output."""
 
     text: tuple[str, ...] = ()
-    """Texts to speak; each is one utterance."""
+    """Texts to speak; each is one utterance. [en]words[/en] marks words of another language."""
     file: Path | None = None
     """File with one text per line, or NAME.tsv with the columns text, language, voice, name; - is standard input."""
     run: Path | None = None

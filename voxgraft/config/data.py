@@ -158,6 +158,8 @@ class DataReportSettings(Settings):
     """Ids of clips to use although they were rejected."""
     reject: tuple[str, ...] = ()
     """Ids of clips to reject."""
+    voices: Path | None = None
+    """Chatterbox's base folder or ve.safetensors: count voices with its voice encoder. Default: by pitch and timbre."""
     workers: WorkerCount = 0
 
 

@@ -71,6 +71,11 @@ def canonical_language_code(word: str) -> str | None:
     return _CANONICAL_CODES.get(base_language(word))
 
 
+def is_language_code(code: str) -> bool:
+    """Whether some language has this code."""
+    return canonical_language_code(code) is not None or find_exemplar(code) is not None
+
+
 # Characters of these belong to no script: digits, general punctuation, symbols, combining accents.
 SHARED_SCRIPTS = frozenset({"Common", "Inherited"})
 # Zero-width joiners and non-joiners are inside words in several scripts.

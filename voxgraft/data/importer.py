@@ -17,6 +17,7 @@ import numpy as np
 from voxgraft.audio.files import AudioSamples, MediaReader, write_clip_audio
 from voxgraft.audio.metrics import RollingAudioBuffer, SileroVad
 from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteError
+from voxgraft.core.languages import is_language_code
 from voxgraft.core.results import format_names
 from voxgraft.data.folder import CLIPS_FOLDER, AudioStamp, DatasetFolder, delete_file, read_import_journal
 from voxgraft.data.lists import (
@@ -32,7 +33,8 @@ from voxgraft.data.manifest import ManifestClip, SourceProblem
 from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions, cut_segments, length_reasons
 from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
-from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.normalize import build_normalizer, normalize_marked_text
+from voxgraft.text.spans import SpanError, split_spans
 
 # A longer file is a whole recording: one text for all of it does not say what is spoken where.
 MAX_ROW_SECONDS = 300.0
@@ -255,7 +257,14 @@ def _iter_source_clips(
             found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording ends before it"
             problems.append(SourceProblem("media-short", found, file, *lines))
             continue
-        text = build_normalizer(language, fold_homophones=options.fold_homophones).normalise(cut.text).text
+        try:
+            split_spans(cut.text, is_language_code)
+        except SpanError as error:
+            found = f"{cut.text!r:.80}, character {error.position}: {error.found}"
+            problems.append(SourceProblem("text-span", found, file, *lines))
+            continue
+        normalizer = build_normalizer(language, fold_homophones=options.fold_homophones)
+        text = normalize_marked_text(normalizer, cut.text).text
         if not text:
             problems.append(SourceProblem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
             continue

@@ -45,7 +45,7 @@ from voxgraft.data.folder import (
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_length, write_manifest
 from voxgraft.data.sources import sanitize_name
 from voxgraft.models import load_speaker_encoder
-from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.normalize import build_normalizer, normalize_marked_text
 
 MAX_CLIPS_SHOWN = 40
 # Key of a clip: the dataset that it was first imported into, and its id there, however many merges ago.
@@ -442,7 +442,7 @@ def data_text(settings: DataTextSettings) -> SimpleResult:
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
     normalizer = build_normalizer(settings.language, fold_homophones=settings.fold_homophones)
     sentences = (*settings.text, *(line for path in settings.texts for _, line in read_lines(path)))
-    texts = [(text, normalizer.normalise(text)) for text in sentences]
+    texts = [(text, normalize_marked_text(normalizer, text)) for text in sentences]
     # Applied rules, rules that left something as it is, and removed characters.
     rules = Counter(change.rule for _, done in texts for change in done.changes)
     left = Counter(note.rule for _, done in texts for note in done.notes)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.files import read_clip_audio
+from voxgraft.audio.files import read_clip_audio, resample
 from voxgraft.audio.metrics import (
     CLIP_METRIC_NAMES,
     AudioFingerprint,
@@ -30,9 +30,21 @@ from voxgraft.audio.metrics import (
     compute_clip_metrics,
     find_duplicate_audio,
 )
+from voxgraft.audio.voices import (
+    ENOUGH_GOOD_CLIPS,
+    GOOD_VOICE_SECONDS,
+    MAX_VOICE_CLIPS,
+    MIN_VOICE_SECONDS,
+    VECTOR_WIDTH,
+    VOICE_RATE_HZ,
+    VoiceCount,
+    VoiceVectors,
+    compute_voice_vectors,
+    count_voices,
+)
 from voxgraft.config.data import DataReportSettings, QualitySettings
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, FileError, VoxgraftError, find_nearest_name
+from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, find_nearest_name, finding
 from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import atomic_write, is_file, parse_json, read_lines, write_json, write_text
 from voxgraft.core.results import (
@@ -49,7 +61,7 @@ from voxgraft.core.results import (
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder, collect_problems, open_dataset_folder
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_length, write_manifest
-from voxgraft.models import get_family
+from voxgraft.models import get_family, load_speaker_encoder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,8 +83,10 @@ MIN_PACE_SPREAD, MIN_SPEAKER_PACE_SPREAD = 0.15, 0.05
 POSSIBLE_PACES = (0.5, 50.0)
 METRICS_FILE = "measures.jsonl"
 # Metrics of another version are computed again.
-METRICS_VERSION = 2
+METRICS_VERSION = 3
 METRICS_BATCH_CLIPS = 32
+# Two names of one person are common and harmless; from so many on a single voice is a mistake.
+MIN_SPEAKERS_FOR_ONE_VOICE = 3
 POSITIONS_PER_STEP = 16_384
 DEFAULT_STEPS = 10_000
 TEXT_IDS_PER_LETTER = 0.7
@@ -199,14 +213,14 @@ def apply_quality_checks(
     return [replace(clip, rejected=tuple(dict.fromkeys(reasons[clip.id]))) for clip in clips]
 
 
-_MetricsEntry = tuple[str, str, ClipMetrics, AudioFingerprint]
-"""Clip id, cache key, metrics, fingerprint."""
+_MetricsEntry = tuple[str, str, ClipMetrics, AudioFingerprint, VoiceVectors]
+"""Clip id, cache key, metrics, fingerprint, and the voice of both halves."""
 
 
 def compute_dataset_metrics(
     dataset: DatasetFolder, clips: Sequence[ManifestClip], workers: int = 0
-) -> tuple[dict[str, ClipMetrics], dict[str, AudioFingerprint], int]:
-    """Metrics and audio fingerprints by clip id, and the number of clips that were read.
+) -> tuple[dict[str, ClipMetrics], dict[str, AudioFingerprint], dict[str, VoiceVectors], int]:
+    """Metrics, audio fingerprints and voices by clip id, and the number of clips that were read.
 
     Clips that were measured before and did not change come from the cache. Clips without audio have no metrics.
     """
@@ -221,12 +235,14 @@ def compute_dataset_metrics(
     entries = [made.get(clip.id) or known[clip.id] for clip in clips if clip.id in made or clip.id in unchanged]
     if made or len(entries) != len(known):
         with atomic_write(dataset.folder / METRICS_FILE, overwrite=True) as stream:
-            for name, key, own, fingerprint in entries:
+            for name, key, own, fingerprint, voice in entries:
                 packed = base64.b64encode(fingerprint.astype("<u4").tobytes()).decode()
                 values = {"id": name, "key": key, "measures": asdict(own), "print": packed}
+                values["voice"] = base64.b64encode(voice.astype("<f4").tobytes()).decode()
                 stream.write(json.dumps(values).encode() + b"\n")
-    found = {name: measures for name, _, measures, _ in entries}
-    return found, {name: fingerprint for name, _, _, fingerprint in entries}, len(fresh)
+    found = {name: measures for name, _, measures, _, _ in entries}
+    prints = {name: fingerprint for name, _, _, fingerprint, _ in entries}
+    return found, prints, {name: voice for name, _, _, _, voice in entries}, len(fresh)
 
 
 def _metrics_cache_key(dataset: DatasetFolder, clip: ManifestClip) -> str:
@@ -246,7 +262,8 @@ def _read_cached_metrics(path: Path) -> Iterator[_MetricsEntry]:
             values = parse_json(line, path)
             measures = ClipMetrics(**{name: values["measures"][name] for name in CLIP_METRIC_NAMES})
             prints = np.frombuffer(base64.b64decode(values["print"]), "<u4").astype(np.uint32)
-            yield values["id"], values["key"], measures, prints
+            voice = np.frombuffer(base64.b64decode(values["voice"]), "<f4").reshape(-1, VECTOR_WIDTH)
+            yield values["id"], values["key"], measures, prints, voice.astype(np.float32)
     except (VoxgraftError, KeyError, TypeError, ValueError):
         return
 
@@ -279,8 +296,52 @@ def _measure_batch(dataset: DatasetFolder, clips: Sequence[ManifestClip]) -> lis
             done.append(None)
             continue
         own = compute_clip_metrics(samples, rate, clip.text, clip.language)
-        done.append((clip.id, _metrics_cache_key(dataset, clip), own, compute_audio_fingerprint(samples, rate)))
+        heard = compute_audio_fingerprint(samples, rate), compute_voice_vectors(samples, rate)
+        done.append((clip.id, _metrics_cache_key(dataset, clip), own, *heard))
     return done
+
+
+def choose_voice_clips(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
+    """The clips by which voices are counted: spread over all that are used and long enough."""
+    long = [clip for clip in clips if clip.is_used and clip.seconds >= MIN_VOICE_SECONDS]
+    good = [clip for clip in long if clip.seconds >= GOOD_VOICE_SECONDS]
+    own = good if len(good) >= ENOUGH_GOOD_CLIPS else long
+    return (
+        [own[len(own) * at // MAX_VOICE_CLIPS] for at in range(MAX_VOICE_CLIPS)] if len(own) > MAX_VOICE_CLIPS else own
+    )
+
+
+def voice_findings(clips: Sequence[ManifestClip], counted: VoiceCount | None, manifest: Path) -> list[Finding]:
+    """A warning if the speaker names of the clips that were compared clearly disagree with their voices."""
+    if counted is None:
+        return []
+    names = len({clip.speaker for clip in clips if clip.is_used})
+    heard = f"{pluralize(counted.voices, 'voice')} in {counted.clips:,} clips that were compared"
+    told = f"{pluralize(names, 'speaker name')}, but about {heard}"
+    # Judged by the names of the sample: of thousands of clips, five of another person may not be in it.
+    speakers = len({clip.speaker for clip in choose_voice_clips(clips)})
+    if speakers >= MIN_SPEAKERS_FOR_ONE_VOICE and counted.is_one_certain:
+        return [finding("speakers-one-voice", told, where=manifest)]
+    if counted.voices >= 2 * speakers:
+        return [finding("speakers-many-voices", told, where=manifest)]
+    return []
+
+
+def encode_voices(dataset: DatasetFolder, clips: Sequence[ManifestClip], base: Path) -> list[VoiceVectors]:
+    """Both halves of each clip by the speaker encoder of a base. Clips that cannot be read are left out."""
+    encoder = load_speaker_encoder(base)
+    found = []
+    with progress.progress_task("comparing voices", len(clips)) as advance:
+        for clip in clips:
+            advance(1)
+            try:
+                samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
+            except VoxgraftError:  # the report names clips without audio
+                continue
+            if float(np.abs(samples).max(initial=0.0)) > 1e-3:
+                parts = np.array_split(resample(samples, rate, VOICE_RATE_HZ), 2)
+                found.append(encoder.embed([part.astype(np.float32) for part in parts]).cpu().numpy())
+    return found
 
 
 def estimate_training(clips: Sequence[ManifestClip]) -> list[dict[str, Any]]:
@@ -330,7 +391,7 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
         (less, worse), (more, better) = below[-1], above[0]
         near = f"{less} minutes gave {worse} % phone error, {more} minutes {better} %."
     return [
-        f"You have {format_length(summary.seconds)} in {len(summary.speakers):,} voices. {near}",
+        f"You have {format_length(summary.seconds)} by {pluralize(len(summary.speakers), 'speaker')}. {near}",
         f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
         "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
         "Not measured: how much human speech Chatterbox or IndexTTS-2 need. Other projects report "
@@ -345,6 +406,7 @@ def render_data_report(
     measures: Mapping[str, ClipMetrics],
     estimates: Sequence[Mapping[str, Any]],
     problem_counts: Mapping[str, int],
+    counted: VoiceCount | None = None,
 ) -> str:
     """The whole page."""
     summary = DatasetSummary.of(clips)
@@ -379,7 +441,12 @@ def render_data_report(
                 "rejected",
                 f"{summary.clips - summary.used:,} clips, none deleted",
             ),
-            (f"{len(summary.speakers):,}", "speakers", pluralize(len(summary.recordings), "recording")),
+            (
+                f"{len(summary.speakers):,}",
+                "speakers",
+                pluralize(len(summary.recordings), "recording")
+                + (f", about {counted.voices} voices" if counted else ""),
+            ),
             (
                 f"{sum(problem_counts.values()):,}",
                 "lines left out or changed",
@@ -458,7 +525,7 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
                 hint = find_nearest_name(name, sorted(known))
                 cure = f"did you mean `{hint}`?" if hint else ""
                 raise ConfigError("clips-unknown", f"there is no clip {name!r}", cure=cure)
-        measures, fingerprints, num_read = compute_dataset_metrics(dataset, clips, settings.workers)
+        measures, fingerprints, heard, num_read = compute_dataset_metrics(dataset, clips, settings.workers)
         decided = []
         for clip in clips:  # a decision of the user overrides what was measured
             if clip.id in settings.reject or clip.id in settings.take_back:
@@ -471,8 +538,14 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         if judged != clips:
             write_manifest(dataset.manifest, judged)
         estimates = estimate_training(judged)
+        chosen = choose_voice_clips(judged)
+        if settings.voices is None:
+            counted = count_voices([heard[clip.id] for clip in chosen if clip.id in heard])
+        else:
+            counted = count_voices(encode_voices(dataset, chosen, settings.voices), has_channel_free=False)
+        unlike = voice_findings(judged, counted, dataset.manifest)
         problems = Counter(problem.code for problem in collect_problems(dataset))
-        html = render_data_report(dataset.name, dataset.folder, judged, measures, estimates, problems)
+        html = render_data_report(dataset.name, dataset.folder, judged, measures, estimates, problems, counted)
         page = dataset.folder / "report.html"
         write_text(page, html, overwrite=True)
         summary, missing = DatasetSummary.of(judged), [clip.id for clip in judged if clip.id not in measures]
@@ -480,6 +553,8 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
             "page": str(page),
             **summary.to_json(),
             "measured": num_read,
+            "voices": counted and counted._asdict(),
+            "findings": [item.to_json() for item in unlike],
             "missing_audio": missing,
             "rejected_clips": {clip.id: list(clip.rejected) for clip in judged if clip.rejected},
             "estimates": estimates,
@@ -490,8 +565,9 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         }
         kept = {**values, "quality": settings.quality.model_dump(), "page": page.name}
         write_json(dataset.folder / "report.json", json.loads(json.dumps(kept)), overwrite=True)
-    voices = f"{format_length(summary.seconds)} in {len(summary.speakers):,} voices"
-    lines: list[Line] = [f"{summary.used:,} of {summary.clips:,} clips used: {voices}"]
+    speakers = f"{format_length(summary.seconds)} by {pluralize(len(summary.speakers), 'speaker')}"
+    lines: list[Line] = [f"{summary.used:,} of {summary.clips:,} clips used: {speakers}"]
+    lines += [line for item in unlike for line in item.lines()]
     if summary.reasons:
         rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())
         lines.append(Table(("rejected for", "clips"), rows))

@@ -21,6 +21,7 @@ from voxgraft.audio.metrics import LEVEL_FRAMES_PER_SECOND, Pause, RollingAudioB
 from voxgraft.core.languages import ABUGIDA_SCRIPTS, SYLLABIC_SCRIPTS, script_of
 from voxgraft.data.subtitles import Cue
 from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.spans import remove_markers
 
 # Subtitles are often off by a second. Pauses further away are not considered.
 MAX_CUE_OFFSET_SECONDS = 1.2
@@ -423,7 +424,7 @@ _SplitPoint = tuple[int, float, float, float, float]
 
 def _weigh_letters(text: str, language: str) -> float:
     """Letters of a text as it is spoken, with numbers in words, weighted by how long they take."""
-    said = [letter for letter in build_normalizer(language).normalise(text).text if letter.isalnum()]
+    said = [letter for letter in build_normalizer(language).normalise(remove_markers(text)).text if letter.isalnum()]
     scripts = SYLLABIC_SCRIPTS | ABUGIDA_SCRIPTS
     syllables = sum(script_of(letter) in scripts for letter in said)
     return syllables + ALPHABETIC_LETTER_WEIGHT * (len(said) - syllables)

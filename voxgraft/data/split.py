@@ -16,12 +16,13 @@ from typing import Any
 import regex
 
 from voxgraft.audio.metrics import AudioFingerprint, find_duplicate_audio
+from voxgraft.audio.voices import VoiceCount, count_voices
 from voxgraft.config.data import DataSplitSettings
 from voxgraft.core.errors import ConfigError, Finding, finding
 from voxgraft.core.results import Line, Table, pluralize
 from voxgraft.data.folder import open_dataset_folder
 from voxgraft.data.manifest import SPLITS, ManifestClip, SplitName, format_length, write_manifest
-from voxgraft.data.report import compute_dataset_metrics
+from voxgraft.data.report import choose_voice_clips, compute_dataset_metrics, voice_findings
 
 # Longest stretch of a recording. In short recordings a stretch is as long as what one split needs.
 MAX_STRETCH_SECONDS = 120.0
@@ -207,6 +208,8 @@ class DataSplitResult:
     leaks: tuple[SplitLeak, ...]
     unheard: tuple[str, ...] = ()
     """Clips whose audio is missing or broken, so that it was not compared."""
+    voices: VoiceCount | None = None
+    """How many voices the clips have; None for few clips."""
 
     @property
     def exit_code(self) -> int:
@@ -230,7 +233,7 @@ class DataSplitResult:
         if len(speakers) >= MIN_SPEAKERS_JUDGED and lone >= MAX_SINGLE_CLIP_SHARE * len(speakers):
             message = f"{lone:,} of {len(speakers):,} speakers have one clip only"
             found.append(finding("speakers-one-clip", message, where=self.manifest))
-        return found
+        return found + voice_findings(self.clips, self.voices, self.manifest)
 
     @property
     def shared_speakers(self) -> list[str]:
@@ -265,6 +268,8 @@ class DataSplitResult:
             "unheard": list(self.unheard),
             "splits_recordings": self.splits_recordings,
             "shared_speakers": self.shared_speakers,
+            "voices": self.voices and self.voices._asdict(),
+            "findings": [item.to_json() for item in self.findings()],
         }
 
     def lines(self) -> list[Line]:
@@ -343,8 +348,9 @@ def _split_dataset(
     dataset = open_dataset_folder(folder)
     with dataset.locked():
         clips = list(dataset.clips())
-        _, prints, _ = compute_dataset_metrics(dataset, clips)
+        _, prints, heard, _ = compute_dataset_metrics(dataset, clips)
         made = split(clips, prints)
         write_manifest(dataset.manifest, made)
     unheard = tuple(clip.id for clip in made if clip.id not in prints and clip.is_used)
-    return DataSplitResult(dataset.manifest, tuple(made), tuple(find_split_leaks(made, prints)), unheard)
+    counted = count_voices([heard[clip.id] for clip in choose_voice_clips(made) if clip.id in heard])
+    return DataSplitResult(dataset.manifest, tuple(made), tuple(find_split_leaks(made, prints)), unheard, counted)

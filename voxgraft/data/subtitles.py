@@ -29,6 +29,7 @@ from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftErro
 from voxgraft.core.files import read_bytes, text_lines
 from voxgraft.core.languages import base_language
 from voxgraft.data.manifest import SourceProblem
+from voxgraft.text.spans import closing_codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +340,8 @@ def parse_textgrid(text: str, name: str) -> CuesAndProblems:
         try:
             if kind not in ('"IntervalTier"', '"TextTier"'):
                 raise ValueError
-            title, count = _praat_text(words[at + 1]), int(words[at + 4])
+            # Runs of spaces in a name would cost the patterns for tiers the square of their length.
+            title, count = " ".join(_praat_text(words[at + 1]).split()), int(words[at + 4])
             last = at + 5 + size * count
             if count < 0 or last > len(words):
                 raise ValueError
@@ -474,6 +476,8 @@ def clean_cues(cues: Sequence[Cue], language: str, name: str) -> tuple[list[Cue]
     def replace_square_bracket(found: re.Match[str]) -> str:
         """Text in square brackets is never spoken, but before a colon it may name the speaker."""
         inside = found.group()[1:-1].strip()
+        if inside.removeprefix("/").lower() in closing_codes(found.string):
+            return found.group()  # a span of another language
         named = _COLON_AFTER_BRACKET.match(found.string[found.end() :])
         return inside if named and len(inside.split()) <= MAX_LABEL_WORDS else " "
 

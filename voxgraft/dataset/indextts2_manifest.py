@@ -497,6 +497,8 @@ class PairDataset(ClipDataset):
     ) -> None:
         self.name, self.header, self.findings = name, header, list(findings)
         self._pairs, self._encoded_texts, self._kept, self._stored = pairs, encoded_texts, kept, stored
+        self.closed_texts: dict[str, Int32Array] = {}
+        """By text with spans of base languages: 1 at each of its ids that is in one."""
         self.num_text = np.array([len(encoded_texts[pair.text]) for pair in pairs], dtype=np.int64)
         self.num_codes = np.array([kept[pair.codes][0] for pair in pairs], dtype=np.int64)
         # Each distinct prompt is one place behind the clips; many pairs share a prompt.
@@ -528,6 +530,9 @@ class PairDataset(ClipDataset):
 
     def text_ids(self, clip: int) -> Int32Array:
         return self._encoded_texts[self._pairs[clip].text]
+
+    def closed(self, clip: int) -> Int32Array | None:
+        return self.closed_texts.get(self._pairs[clip].text)
 
     def codes(self, clip: int) -> Int32Array:
         """The clip's own codes, without padding; none for a place that only lends its voice."""

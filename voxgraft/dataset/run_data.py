@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from voxgraft.checkpoints.base import Checkpoint, Shape
 from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.config.run import RunSettings, TrainSettings
@@ -46,6 +48,7 @@ from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.text.normalize import NO_RULES, TextRules
+from voxgraft.text.spans import closing_codes
 from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 DEFAULT_STEPS = TrainOptions().steps
@@ -228,7 +231,7 @@ def _open_pairs(
     """A pair manifest of an IndexTTS-2 trainer, with texts encoded by the run's tokenizer."""
     manifest, manifest_language = split_manifest_language(str(path))
     run_language = None if of_base else requirements.language
-    return open_pair_dataset(
+    pairs = open_pair_dataset(
         manifest,
         lambda text: requirements.text_encoder.encode(text, run_language),
         requirements.spec,
@@ -236,6 +239,11 @@ def _open_pairs(
         role=role,
         name=name,
     )
+    for text in filter(closing_codes, {info.text for info in pairs.infos}):
+        closed = requirements.text_encoder.encode_text(text, run_language).closed
+        if closed is not None:
+            pairs.closed_texts[text] = np.asarray(closed, dtype=np.int32)
+    return pairs
 
 
 def compute_set_weights(

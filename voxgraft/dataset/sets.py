@@ -33,6 +33,7 @@ from voxgraft.core.files import (
 from voxgraft.dataset.sampler import DeterministicSampler, Sample
 from voxgraft.dataset.shards import (
     CLIP_LINE_KEYS,
+    CLOSED_KEY,
     CODES_KEY,
     DATASET_INDEX_NAME,
     TEXT_KEY,
@@ -163,6 +164,11 @@ class ShardedDataset(ClipDataset):
     def text_ids(self, clip: int) -> Int32Array:
         shard, file, at = self._place(clip)
         return shard.ids(file, TEXT_KEY, at)
+
+    def closed(self, clip: int) -> Int32Array | None:
+        shard, file, at = self._place(clip)
+        found = shard.ids(file, CLOSED_KEY, at)
+        return found if len(found) else None
 
     def codes(self, clip: int) -> Int32Array:
         shard, file, at = self._place(clip)

@@ -78,6 +78,10 @@ class ClipDataset(ABC):
     @abstractmethod
     def text_ids(self, clip: int) -> Int32Array: ...
 
+    def closed(self, clip: int) -> Int32Array | None:  # noqa: ARG002 (of sets that store it)
+        """By text id: 1 where the text is of a base language; None for a clip in one language."""
+        return None
+
     @abstractmethod
     def codes(self, clip: int) -> Int32Array: ...
 
@@ -127,6 +131,9 @@ class DatasetSubset(ClipDataset):
     def text_ids(self, clip: int) -> Int32Array:
         return self._whole.text_ids(self._places[clip])
 
+    def closed(self, clip: int) -> Int32Array | None:
+        return self._whole.closed(self._places[clip])
+
     def codes(self, clip: int) -> Int32Array:
         """None for a place that only lends its voice."""
         return self._whole.codes(self._places[clip]) if clip < len(self) else np.zeros(0, dtype=np.int32)
@@ -142,11 +149,12 @@ class DatasetSubset(ClipDataset):
 
 
 # Names of the arrays of a shard. `text` and `codes` of all clips are stored end to end; `text_ends` and `codes_ends`
-# (I64) hold the place behind each clip. `voice.NAME` likewise if it is ragged, else with one row per clip.
+# (I64) hold the place behind each clip. `voice.NAME` likewise if it is ragged, else with one row per clip. A shard in
+# which some text has two languages also has `closed`: 1 for every text id of a base language, nothing for other clips.
 # Beside it, one JSON line per clip with what people know of it.
 CLIP_LINE_KEYS = ("id", "speaker", "recording", "seconds", "text")
 VOICE_PREFIX, ENDS_SUFFIX = "voice.", "_ends"
-TEXT_KEY, CODES_KEY = "text", "codes"
+TEXT_KEY, CODES_KEY, CLOSED_KEY = "text", "codes", "closed"
 FLOAT_DTYPES = ("F32", "F16")
 _ID_DTYPE, _OFFSET_DTYPE = "I32", "I64"
 _INT32_LIMITS = np.iinfo(np.int32)
@@ -204,7 +212,10 @@ def check_clip(clip: Clip, forms: Mapping[str, VoiceArraySpec]) -> Clip:
     if found != forms:
         found_forms = {name: f"{np.asarray(array).dtype} {np.shape(array)}" for name, array in clip.voice.items()}
         raise _clip_error(clip, f"the voice arrays {found_forms}", f"{dict(forms)}, as in the first clip")
-    ragged = {TEXT_KEY: clip.text_ids, CODES_KEY: clip.codes}
+    if len(clip.closed) not in (0, len(clip.text_ids)):
+        found_marks = f"{len(clip.closed)} marks of the gate for {len(clip.text_ids)} text ids"
+        raise _clip_error(clip, found_marks, "one for each, or none")
+    ragged = {TEXT_KEY: clip.text_ids, CODES_KEY: clip.codes, CLOSED_KEY: np.asarray(clip.closed, dtype=np.int32)}
     ragged |= {name: array for name, array in clip.voice.items() if forms[name].shape is None}
     ids: dict[str, Int32Array] = {}
     for key, values in ragged.items():
@@ -217,7 +228,7 @@ def check_clip(clip: Clip, forms: Mapping[str, VoiceArraySpec]) -> Clip:
             raise _clip_error(clip, limits, "32-bit numbers")
         ids[key] = array.astype(np.int32)
     voice = {name: ids[name] if name in ids else np.asarray(array) for name, array in clip.voice.items()}
-    return replace(clip, text_ids=ids[TEXT_KEY], codes=ids[CODES_KEY], voice=voice)
+    return replace(clip, text_ids=ids[TEXT_KEY], codes=ids[CODES_KEY], closed=ids[CLOSED_KEY], voice=voice)
 
 
 def write_shard(
@@ -229,6 +240,8 @@ def write_shard(
         TEXT_KEY: [clip.text_ids for clip in clips],
         CODES_KEY: [clip.codes for clip in clips],
     }
+    if any(len(clip.closed) for clip in clips):
+        ragged[CLOSED_KEY] = [clip.closed for clip in clips]
     tensors: dict[str, TensorBytes] = {}
     for name, form in forms.items():
         arrays = [clip.voice[name] for clip in clips]
@@ -293,7 +306,7 @@ class Shard:
     def _read_structure(self, file: Checkpoint) -> None:
         self.size = file.source.size
         self._infos: Mapping[str, TensorInfo] = file.tensors
-        ragged = [TEXT_KEY, CODES_KEY]
+        ragged = [TEXT_KEY, CODES_KEY, *([CLOSED_KEY] if CLOSED_KEY in file.tensors else [])]
         ragged += [VOICE_PREFIX + name for name, form in self.forms.items() if form.shape is None]
         expected = {
             VOICE_PREFIX + name: (form.dtype, (self.num_clips, *form.shape))
@@ -325,6 +338,11 @@ class Shard:
             if int(ends[-1]) != num_values:
                 raise self._error(f"{name}{ENDS_SUFFIX} ends at {int(ends[-1]):,}", f"{num_values:,}, as {name} has")
             self._ends[name] = np.concatenate([starts[:1], ends])
+        if CLOSED_KEY in self._ends:
+            counts, num_text = (np.diff(self._ends[name]) for name in (CLOSED_KEY, TEXT_KEY))
+            if wrong_clips := np.flatnonzero((counts != 0) & (counts != num_text)).tolist():
+                found = f"{CLOSED_KEY} has {counts[wrong_clips[0]]:,} entries for clip {wrong_clips[0]}"
+                raise self._error(found, f"{num_text[wrong_clips[0]]:,}, as it has text ids, or none")
 
     def _error(self, found: str, expected: str) -> FileError:
         return FileError("set-damaged", f"{self.path.name}: {found}", expected=expected, where=self.path)
@@ -341,7 +359,9 @@ class Shard:
         return file
 
     def ids(self, file: NDArray[np.uint8], name: str, clip: int) -> Int32Array:
-        """A clip's part of a ragged array."""
+        """A clip's part of a ragged array; empty for an array that the shard does not have."""
+        if name not in self._ends:
+            return np.zeros(0, dtype=np.int32)
         ends = self._ends[name]
         return self._values(file, name, int(ends[clip]), int(ends[clip + 1])).view(np.int32)
 

@@ -201,6 +201,9 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     sets = _load_sentence_sets(
         settings, context.languages(), new_language, run if run_settings else None, run_settings, held_out
     )
+    for sentence_set in sets.values():
+        for sentence in sentence_set.sentences:
+            after.text_encoder.require_spans(sentence.text, sentence_set.source)
     originals = {language: read_sentence_recordings(sentence_set.sentences) for language, sentence_set in sets.items()}
     if settings.recordings and new_language is None:
         found = f"recordings are given, but {after.name} has no new language"

@@ -60,6 +60,7 @@ from voxgraft.synthesis.engine import (
 )
 from voxgraft.synthesis.inputs import ReferenceVoice, add_recordings, choose_voices
 from voxgraft.text.encoder import TextEncoder
+from voxgraft.text.spans import remove_markers
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.setup import TrainingSetup
 from voxgraft.training.trainer import Trainer
@@ -77,6 +78,8 @@ class SampleSentence:
     is_new: bool
     """In the language that is being learned."""
     seed: int
+    closed: Sequence[bool] | None = None
+    """By id: where an open gate is closed."""
 
 
 class SampleCallback(Callback):
@@ -130,8 +133,9 @@ class SampleCallback(Callback):
         model, family = self._train_step.trained.model, self._train_step.batch_builder.family
         sampling, gate = family.upstream_sampling(), self._train_step.trained.gate
         most = min(sampling.max_codes, model.spec.max_codes)
-        limit = limit_codes(max_sentence_seconds(sentence.text), family.code_hz, most)
-        request = SynthesisRequest(sentence.ids, self._condition, sentence.seed, limit, sentence.language, ())
+        limit = limit_codes(max_sentence_seconds(remove_markers(sentence.text)), family.code_hz, most)
+        closed = sentence.closed if self._train_step.options.mode == "gated" else None
+        request = SynthesisRequest(sentence.ids, self._condition, sentence.seed, limit, sentence.language, (), closed)
 
         def set_gate(_language: str) -> AbstractContextManager[None]:
             if gate is None:
@@ -224,9 +228,11 @@ def build_sample_sentences(
             )
         same = sum(sample.language == language for sample in samples)
         name = f"{language}-{same + 1}" if same else language
-        ids = tuple(text_encoder.encode(text, language))
+        text_encoder.require_spans(text, f"sample sentence {name}")
+        encoded = text_encoder.encode_text(text, language)
+        is_new = text_encoder.is_new_language(encoded.language)
         own_seed = rng.hash_int("sample", seed, language, text) % 2**31
-        samples.append(SampleSentence(name, language, text, ids, is_new, own_seed))
+        samples.append(SampleSentence(name, language, text, tuple(encoded.ids), is_new, own_seed, encoded.closed))
     return samples
 
 

@@ -267,7 +267,7 @@ def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, langua
     )
     metrics = Validator(
         TrainableModel(system.model, {}, system.gate),
-        BatchBuilder(system.family, system.model, usable_sets),
+        BatchBuilder(system.family, system.model, usable_sets, gated=system.mode == "gated"),
         list_samples(usable_sets, held_out.seed, order),
         VALIDATION_MICROBATCH_TOKENS,
         is_open=system.is_open(language),
@@ -303,10 +303,11 @@ class _RetokenizedClipSet(ClipDataset):
 
     def __init__(self, whole: ClipDataset, system: SpeakingModel, language: str) -> None:
         self._whole, self.name, self.header = whole, whole.name, whole.header
-        text_ids = {index: system.ids(whole.infos[index].text, language) for index in range(len(whole))}
+        encoded = {index: system.encode(whole.infos[index].text, language) for index in range(len(whole))}
         max_tokens = system.model.spec.max_text
-        clips = [index for index, ids in text_ids.items() if 0 < len(ids) <= max_tokens]
-        self._ids = [np.asarray(text_ids[index], dtype=np.int32) for index in clips]
+        clips = [index for index, own in encoded.items() if 0 < len(own.ids) <= max_tokens]
+        self._ids = [np.asarray(encoded[index].ids, dtype=np.int32) for index in clips]
+        self._closed = [encoded[index].closed for index in clips]
         # A set may bring voices that are no clips: their infos come after those of the clips, and stay there.
         self._places = [*clips, *range(len(whole), len(whole.infos))]
         self._moved: Mapping[int, int] = {clip_index: index for index, clip_index in enumerate(self._places)}
@@ -317,6 +318,10 @@ class _RetokenizedClipSet(ClipDataset):
 
     def text_ids(self, clip: int) -> Int32Array:
         return self._ids[clip]
+
+    def closed(self, clip: int) -> Int32Array | None:
+        own = self._closed[clip]
+        return None if own is None else np.asarray(own, dtype=np.int32)
 
     def codes(self, clip: int) -> Int32Array:
         return self._whole.codes(self._places[clip])
@@ -425,8 +430,10 @@ def _compute_speech_logits(
 ) -> tuple[Tensor, Tensor]:
     """Hidden states and logits of what the base said: text as this system reads it, voice and codes as they were."""
     spec = system.model.spec
+    encoded = [system.encode(utterance.sentence.text, language) for utterance in utterances]
     layouts = [
-        build_sequence(spec, system.ids(utterance.sentence.text, language), utterance.codes) for utterance in utterances
+        build_sequence(spec, own.ids, utterance.codes, closed=own.closed)
+        for own, utterance in zip(encoded, utterances, strict=True)
     ]
     batch = pack_batch(
         system.model, layouts, [system.family.condition(utterance.voice.clip) for utterance in utterances]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from voxgraft.synthesis.engine import (
 )
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.spans import remove_markers
 
 Wave = NDArray[np.float32]
 MAX_EVAL_VOICES = 4
@@ -146,14 +146,16 @@ def _build_request(
     system: SpeakingModel, at: int, sentence: EvalSentence, voice: ReferenceVoice, seed: int
 ) -> SynthesisRequest:
     most = min(system.family.upstream_sampling().max_codes, system.model.spec.max_codes)
+    encoded, words = system.encode(sentence.text, sentence.language), remove_markers(sentence.text)
     return SynthesisRequest(
-        tuple(system.ids(sentence.text, sentence.language)),
+        tuple(encoded.ids),
         system.family.condition(voice.clip),
         # The seed belongs to the sentence, so that a sentence sounds the same in a larger or smaller set.
         draw_seed("evaluate", seed, sentence.language, sentence.text),
-        limit_codes(max_sentence_seconds(sentence.text), system.family.code_hz, most),
-        sentence.language,
-        sort_key=(len(sentence.text), at),
+        limit_codes(max_sentence_seconds(words), system.family.code_hz, most),
+        encoded.language or sentence.language,
+        sort_key=(len(words), at),
+        closed=encoded.closed,
     )
 
 
@@ -249,7 +251,6 @@ EMPTY_TRANSCRIPT = Transcript("", ())
 MIN_ASR_SECONDS = 0.25
 BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
 MAX_LANGUAGES_NAMED = 12
-_REGION_SUFFIX = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
 RECOGNIZER_CURE = "choose another recognizer: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; or none."
 # A correlation over fewer sentences says nothing.
 MIN_FIT_SENTENCES = 5
@@ -337,23 +338,20 @@ class Transcriber:
         """Why a language is not listened to; empty if it is."""
         if self.listener is None:
             return self.why
-        if self.listener.languages is not None and self._find_language_code(language) not in self.listener.languages:
+        if self.listener.languages is not None and asr.resolve_recognizer_language(self.listener, language)[1]:
             known = sorted(self.listener.languages)
             more = f" and {len(known) - MAX_LANGUAGES_NAMED} more" if len(known) > MAX_LANGUAGES_NAMED else ""
             names = ", ".join(known[:MAX_LANGUAGES_NAMED]) + more
             return self.why or f"the recognizer {self.listener.name} does not know {language}, only {names}"
         return ""
 
-    def _find_language_code(self, language: str) -> str:
-        """The code by which the recogniser knows a language: pt for pt-BR."""
-        # Only regions are dropped, not scripts: for sr-Latn a recogniser of sr would write other letters.
-        known, plain = self.listener.languages if self.listener else None, _REGION_SUFFIX.sub("", language)
-        return plain if known is not None and language not in known and plain in known else language
-
     def transcribe(self, waves: Sequence[Wave], rate: int, language: str, label: str) -> list[Transcript]:
         """Every wave, in its order, at a sample rate that the recognizer takes."""
         assert self.listener is not None
-        target_rate, code = self.listener.sample_rate or rate, self._find_language_code(language)
+        target_rate, code = (
+            self.listener.sample_rate or rate,
+            asr.resolve_recognizer_language(self.listener, language)[0],
+        )
         transcripts = [EMPTY_TRANSCRIPT] * len(waves)
         nonempty = [index for index, wave in enumerate(waves) if len(wave)]
         with progress.progress_task(f"transcribing {label}", len(nonempty)) as advance:
@@ -449,7 +447,7 @@ def _count_text_edits(sentence: EvalSentence, transcript: Transcript, *, words: 
     normalizer = _load_normalizer(sentence.language)
     reference, hypothesis = (
         normalize_letters(normalizer.normalise(text).text, sentence.language)
-        for text in (sentence.text, transcript.text)
+        for text in (remove_markers(sentence.text), transcript.text)
     )
     reference_units, hypothesis_units = (
         (reference.split(), hypothesis.split()) if words else (list(reference), list(hypothesis))

@@ -19,6 +19,7 @@ from voxgraft.core.files import is_file, is_folder, read_lines, read_text, text_
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import read_manifest
 from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.text.spans import remove_markers
 
 SENTENCES_FOLDER = "assets/sentences"
 SENTENCES_SUFFIX = ".tsv"
@@ -203,7 +204,7 @@ def normalize_letters(text: str, language: str) -> str:
 
     Letters that are one sound in the language are one letter here, since their sound does not show which was meant.
     """
-    lower = unicodedata.normalize("NFC", text.casefold())
+    lower = unicodedata.normalize("NFC", remove_markers(text).casefold())
     letters = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)
     return " ".join(letters.split()).translate(_HOMOPHONES.get(language, {}))
 

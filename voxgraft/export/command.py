@@ -296,7 +296,12 @@ def _write_upstream_export(
             write_text(new / LOADER_NAME, loader)
         if loader is not None or drop_in is not None:
             (new / TEXT_FOLDER).mkdir()
-            for name, text in build_text_package(graft.card.rules, *upstream.text_step(source.files)).items():
+            front = source.family.front(source.files.tokenizer)
+            languages = [
+                code for code in front.languages or source.family.languages if code not in upstream.unmixed_languages
+            ]
+            package = build_text_package(graft.card.rules, languages, *upstream.text_step(source.files))
+            for name, text in package.items():
                 write_text(new / name, text)
         write_text(new / EXPORT_README_NAME, _build_export_readme(source, terms, folder, costs, drop_in, checkpoints))
         write_json(new / TERMS_NAME, terms.to_json())

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import resources
@@ -546,6 +546,7 @@ _INIT_TEMPLATE = '''"""How text was normalised in training, for use without voxg
     from voxgraft_text import prepared
     prepared("...")  # text of the new language, as the original program needs it
 
+Words of a base language are marked: [en]words[/en].
 Needs `regex`{needs}.
 """
 
@@ -556,36 +557,49 @@ from pathlib import Path
 
 RULES = TextRules.from_json(json.loads((Path(__file__).parent / "{rules_name}").read_text(encoding="utf-8")))
 RULES.require_edition()
+LANGUAGES = {languages!r}
 
 
 def prepared(text):
-    """Text of the new language as the original program needs it. Preparing it twice changes nothing."""
+    """Text of the new language as the original program needs it. Without spans, preparing it twice changes nothing."""
 {body}
 '''
 
 
-def build_text_package(rules: TextRules, body: str, modules: Mapping[str, str]) -> dict[str, str]:
+def build_text_package(
+    rules: TextRules, languages: Sequence[str], body: str, modules: Mapping[str, str]
+) -> dict[str, str]:
     """The files of the package, by their place in the export.
 
-    `body` is what `prepared` does, by the family; `modules` are sources of the family's own that it imports.
+    `languages` are those of the base that a span may have. `body` is what `prepared` does, by the family; `modules`
+    are sources of the family's own that it imports.
     """
-    imports = [f"from .{name} import *" for name in modules] + ["from .rules import TextRules"]
+    imports = [f"from .{name} import *" for name in modules] + [
+        "from .rules import TextRules",
+        "from .spans import read_spans",
+    ]
     needs = " and `num2words`" if rules.numbers else ""
     folder = resources.files(TEXT_PACKAGE)
     files: dict[str, str] = {}
     # The export must not need voxgraft: all modules of the rules go with it, and their imports become relative.
     names = (path.name.removesuffix(".py") for path in folder.iterdir() if path.name.endswith(".py"))
-    for name in sorted(set(names) - {"__init__"}):
-        source = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
+    places = {f"{name}.py": folder.joinpath(f"{name}.py") for name in sorted(set(names) - {"__init__"})}
+    places["spans.py"] = resources.files("voxgraft.text").joinpath("spans.py")
+    for name, place in places.items():
+        source = place.read_text(encoding="utf-8")
         source = source.replace(f"from {TEXT_PACKAGE}.", "from .").replace(
             f"from {TEXT_PACKAGE} import", "from . import"
         )
         assert f"import {TEXT_PACKAGE}" not in source
         assert "from voxgraft" not in source
-        files[f"{name}.py"] = source
+        files[name] = source
     files |= {f"{name}.py": source for name, source in modules.items()}
     start = _INIT_TEMPLATE.format(
-        imports="\n".join(sorted(imports)), rules_name=TEXT_RULES_NAME, body=body, needs=needs
+        imports="\n".join(sorted(imports)),
+        rules_name=TEXT_RULES_NAME,
+        body=body,
+        needs=needs,
+        languages=tuple(languages),
     )
     files["__init__.py"] = start
     files[TEXT_RULES_NAME] = json.dumps(rules.to_json(), ensure_ascii=False, indent=2) + "\n"

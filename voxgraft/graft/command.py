@@ -371,11 +371,12 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     text_encoder = load_text_encoder(settings.base, settings.family, settings.extended, settings.language)
     # Whether the language is the graft's own, which may be one that the base speaks too. Other languages keep the
     # base's reading: the text rules are those of the new language.
-    is_new = False
+    is_new, spans_encoder = False, text_encoder
     if text_encoder.grown is not None and settings.extended is not None and settings.language is not None:
         rules = find_text_rules(settings.extended)
         if rules is not None and rules.language:
             is_new = rules.language.lower() == settings.language.lower()
+            spans_encoder = replace(text_encoder, language=rules.language)
         else:
             is_new = settings.language not in text_encoder.family.languages
 
@@ -387,6 +388,17 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     for text in settings.text:
         if not is_encodable_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
+        spans_encoder.require_spans(text, "command line")
+        main, parts = spans_encoder.split(text, settings.language)
+        if len(parts) > 1 or main != settings.language:  # each part is spelled as its language is
+            spelled, extended = spans_encoder.encode_text(text, settings.language), spans_encoder.grown
+            shown = pieces(extended or spans_encoder.base, spelled.ids)
+            lines += [text, *(f"  {code}: {part.strip()}" for code, part in parts if part.strip())]
+            lines.append(_format_pieces("extended" if extended else "base ", shown))
+            old, new = (None, shown) if extended else (shown, None)
+            spans = [{"language": code, "text": part} for code, part in parts]
+            sentences.append({"text": text, "spans": spans, "closed": spelled.closed, "base": old, "extended": new})
+            continue
         prepared = text_encoder.prepare(text) if is_new else text_encoder.prepare_base(text, settings.language)
         old, new = pieces(text_encoder.base, text_encoder.base.encode(prepared)), None
         lines += [text, f"  read as: {prepared}", _format_pieces("base ", old)]

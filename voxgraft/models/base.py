@@ -82,6 +82,8 @@ class TokenSequence:
     num_conditioning: int
     text: SequencePart
     speech: SequencePart
+    closed: NDArray[np.bool_] | None = None
+    """By text position: where an open gate is closed, since the text there is of a base language; None: nowhere."""
 
     @property
     def length(self) -> int:
@@ -93,9 +95,10 @@ def build_sequence(
     text_ids: Sequence[int] | AnyIdArray,
     codes: Sequence[int] | AnyIdArray | None = None,
     *,
+    closed: Sequence[bool] | NDArray[Any] | None = None,
     stock: bool = True,
 ) -> TokenSequence:
-    """A sequence to learn from, or, without codes, one to speak from.
+    """A sequence to learn from, or, without codes, one to speak from. `closed` says at which ids the gate is closed.
 
     Chatterbox's own program begins to speak with two start ids, and IndexTTS-2's skips the position after the first;
     `stock=False` begins as sequences to learn from do.
@@ -117,7 +120,14 @@ def build_sequence(
         positions = np.asarray(spec.upstream_start_positions if stock else (0,), dtype=np.int64)
         starts = np.full(len(positions), spec.speech_start, dtype=np.int64)
         speech_part = SequencePart(starts, positions, np.full(len(positions), IGNORE_INDEX, dtype=np.int64))
-    return TokenSequence(spec.num_conditioning, text_part, speech_part)
+    mask = None
+    if closed is not None and len(closed):
+        if len(closed) != len(text):
+            found = f"{len(closed)} marks of the gate for {len(text)} text ids"
+            raise GraftError("packing", found, expected="one for each")
+        # Start and stop are of the whole sentence, for which the gate is open.
+        mask = np.concatenate([[False], np.asarray(closed, dtype=bool), [False]])
+    return TokenSequence(spec.num_conditioning, text_part, speech_part, mask)
 
 
 def code_position(spec: SequenceSpec, index: int, *, stock: bool = True) -> int:
@@ -426,6 +436,8 @@ class Clip:
     """The recording that it was cut from; validation holds out whole recordings."""
     seconds: float = 0.0
     text: str = ""
+    closed: Sequence[bool] | NDArray[Any] = ()
+    """By text id: whether it is of a base language, so that the gate is closed there; empty if none is."""
 
 
 class ClipEncoder(ABC):
@@ -555,6 +567,8 @@ class UpstreamProgram(ABC):
     title: ClassVar[str]
     can_drop_in: ClassVar[bool] = False
     """Whether a folder of the base's own size, for the new language alone, is of use: where sizes are fixed in code."""
+    unmixed_languages: ClassVar[frozenset[str]] = frozenset()
+    """Languages whose letters the program rewrites, so that a sentence of another one cannot have spans of them."""
 
     @abstractmethod
     def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:
@@ -567,7 +581,7 @@ class UpstreamProgram(ABC):
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (most have one program)
         """Lines of Python in `prepared` of an export: text by its rules to what the program takes. And sources of the
         family's own, by name, that they import."""
-        return "    return RULES.apply(text)", {}
+        return "    return read_spans(text, LANGUAGES, RULES)", {}
 
     def compare(
         self,

@@ -50,6 +50,8 @@ class GenerationPrompt:
     text_ids: Sequence[int]
     condition: Any
     seed: int = 0
+    closed: Sequence[bool] | None = None
+    """By text id: whether an open gate is closed there; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,9 @@ class DecodeSession:
         self._first_position = code_position(spec, 0, stock=sampling.stock)
         # With guidance every prompt has a second row without text, after all rows with text.
         twice = 2 if sampling.guidance > 0 else 1
-        sequences = [build_sequence(spec, prompt.text_ids, stock=sampling.stock) for prompt in prompts] * twice
+        sequences = [
+            build_sequence(spec, prompt.text_ids, closed=prompt.closed, stock=sampling.stock) for prompt in prompts
+        ] * twice
         conditions = [prompt.condition for prompt in prompts] * twice
         silent = [row >= len(prompts) for row in range(len(sequences))]
         batch = pack_batch(model, sequences, conditions, silent=silent)

@@ -199,8 +199,15 @@ def pack_batch(
     # Vectors are computed by part; `order` brings them into the order of the sequences.
     # The inverse permutation: places are unique, so sorting them inverts the map.
     order = np.argsort(np.concatenate([conditioning_places, text_places, speech_places]))
+    packing = Packing.of([layout.length for layout in layouts], "cpu", backend)
+    if any(layout.closed is not None for layout in layouts):
+        # Only text may be closed: conditioning and speech have the gate of the sentence.
+        masks = [np.zeros(len(one.text.ids), dtype=bool) if one.closed is None else one.closed for one in layouts]
+        closed = np.zeros(len(packing.positions), dtype=bool)
+        closed[text_places] = np.concatenate(masks)
+        packing = replace(packing, closed=torch.from_numpy(closed))
     return PackedBatch(
-        packing=Packing.of([layout.length for layout in layouts], "cpu", backend),
+        packing=packing,
         order=torch.from_numpy(order),
         conditions=model.collate(conditions),
         text=_pack_part(texts, text_places, ~mute),
@@ -239,19 +246,24 @@ def compute_losses(model: SpeechModel, batch: PackedBatch, *, chunk: int | None 
 
 @torch.no_grad()
 def compute_speech_latents(
-    model: SpeechModel, texts: Sequence[Sequence[int]], conditions: Sequence[Any], codes: Sequence[Sequence[int]]
+    model: SpeechModel,
+    texts: Sequence[Sequence[int]],
+    conditions: Sequence[Any],
+    codes: Sequence[Sequence[int]],
+    closed: Sequence[Sequence[bool] | None] | None = None,
 ) -> list[Tensor]:
     """The final states that predict each code, from a pass over text and codes as in training. -> [codes, W] a row
 
     States kept while decoding are not the same: the original decodes with a gap in the positions. The caller sets
-    the adapter's gate as it was when the codes were drawn.
+    the adapter's gate as it was when the codes were drawn; `closed` says at which text ids it is closed.
     """
     nonempty = [index for index, own in enumerate(codes) if len(own)]
     width = model.body.num_heads * model.body.head_width
     latents = [torch.zeros(0, width, device=model.device)] * len(codes)
     if not nonempty:
         return latents
-    layouts = [build_sequence(model.spec, texts[index], codes[index]) for index in nonempty]
+    masks = closed or [None] * len(codes)
+    layouts = [build_sequence(model.spec, texts[index], codes[index], closed=masks[index]) for index in nonempty]
     batch = pack_batch(model, layouts, [conditions[index] for index in nonempty])
     hidden = compute_hidden_states(model, batch)  # [T, W]
     end = 0

@@ -39,12 +39,14 @@ from voxgraft.nn.rows import GraftModule, replace_modules
 class Gate:
     """Whether the adapter acts. One for a whole model; closed when it is made, so that the model is the base.
 
+    An open gate may be closed at some positions of a pack (`closed_at`): words of a base language in a sentence.
     `on` is read when a layer runs. What runs a layer a second time for the backward pass (activation checkpointing)
     must therefore find the gate as it was: keep the backward pass inside the same `with`.
     """
 
     def __init__(self, *, on: bool = False) -> None:
         self.on = on
+        self.mask: Tensor | None = None  # [T] bool, true where the gate is closed; None: nowhere
 
     def __repr__(self) -> str:
         return f"Gate(on={self.on})"
@@ -64,6 +66,15 @@ class Gate:
             yield
         finally:
             self.on = before
+
+    @contextmanager
+    def closed_at(self, mask: Tensor) -> Iterator[None]:
+        """An open gate is closed at these positions of the pack inside this block. [T] bool"""
+        before, self.mask = self.mask, mask
+        try:
+            yield
+        finally:
+            self.mask = before
 
 
 class LoraLayer(GraftModule):
@@ -130,14 +141,18 @@ class LoraLayer(GraftModule):
         if torch.compiler.is_compiling() and result.dtype != torch.float32:
             # The same sum with the same rounding. Written like this the compiler does not fold it into the matrix
             # product, which would copy the result first.
-            return (result.float() + self._low_rank(x).float()).to(result.dtype)
-        return result + self._low_rank(x)
+            adapted = (result.float() + self._low_rank(x).float()).to(result.dtype)
+        else:
+            adapted = result + self._low_rank(x)
+        # Chosen, not multiplied by 0: the base's bits stay as they are, also a -0 and beside an infinite product.
+        return adapted if self.gate.mask is None else torch.where(self.gate.mask[:, None], result, adapted)
 
     def can_fuse(self, x: Tensor) -> bool:
         """Whether layer and adapter can be one product: in compiled training in half precision, the layer fixed."""
         weight = self.base_weight
         learning = torch.compiler.is_compiling() and torch.is_grad_enabled() and not weight.requires_grad
-        return self.gate.on and learning and x.dtype == weight.dtype and weight.element_size() == 2
+        fits = x.dtype == weight.dtype and weight.element_size() == 2
+        return self.gate.on and self.gate.mask is None and learning and fits
 
     @property
     def scaled_down_weight(self) -> Tensor:

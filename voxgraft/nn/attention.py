@@ -44,6 +44,11 @@ class AttentionContext(Protocol):
         """[T]"""
         ...
 
+    @property
+    def closed(self) -> Tensor | None:
+        """Where an open gate of an adapter is closed; None: nowhere. [T] bool"""
+        ...
+
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """[T, H, D] each -> [T, H, D]; every position sees its own sequence up to itself."""
         ...
@@ -82,6 +87,7 @@ class Packing:
     groups: tuple[Tensor, ...] = ()  # each [rows, length]: places in the pack of similar sequences, padded
     places: Tensor | None = None  # [T] where each position is in the groups laid flat
     tiles: Tensor | None = None  # [3, N, 3] work lists
+    closed: Tensor | None = None  # [T] bool
     block_mask: Any = field(default=None, compare=False)
 
     @classmethod
@@ -203,6 +209,10 @@ class PrefillContext:
     def positions(self) -> Tensor:
         return self.packing.positions
 
+    @property
+    def closed(self) -> Tensor | None:
+        return self.packing.closed
+
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # Keys and values [T, H, D] go to [row, :, position] of the cache [R, H, S, D].
         cache_index = (self.packing.rows + (self.first_row or 0), slice(None), self.packing.positions)
@@ -218,6 +228,8 @@ class PrefillContext:
 
 class DecodeContext:
     """One more position for every row of a cache. Make a new one for each step, and `finish` it."""
+
+    closed: Tensor | None = None  # speech has the gate of its sentence
 
     def __init__(self, cache: KVCache) -> None:
         self.cache = cache

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from voxgraft.nn.adapter import apply_parallel_linears
+from voxgraft.nn.adapter import Gate, LoraLayer, apply_parallel_linears
 from voxgraft.nn.attention import AttentionContext
 from voxgraft.nn.layers import TransposedLinear
 
@@ -46,14 +47,20 @@ class Backbone(nn.Module, ABC):
         """[T, W] -> [T, W]"""
 
     def run_blocks(self, x: Tensor, *arguments: Any) -> Tensor:
-        """All blocks, with gradient checkpointing if it is on. [T, W] -> [T, W]"""
+        """All blocks, with gradient checkpointing if it is on; the last argument is the context. [T, W] -> [T, W]"""
+        run = self._run_block
+        closed = arguments[-1].closed
+        if closed is not None:
+            adapted = next((module for module in self.modules() if isinstance(module, LoraLayer)), None)
+            # Around every block, not around all: gradient checkpointing runs blocks again when this call has ended.
+            run = run if adapted is None else partial(_run_block_closed_at, run, adapted.gate, closed)
         for layer, block in enumerate(self.blocks):
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 # Blocks draw no random numbers, so there is no generator state to restore.
                 inside = (block, layer, x, *arguments)
-                x = checkpoint(self._run_block, *inside, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(run, *inside, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = self._run_block(block, layer, x, *arguments)
+                x = run(block, layer, x, *arguments)
         return x
 
     def compile_blocks(self, *, deterministic: bool = False) -> None:
@@ -73,6 +80,12 @@ def _run_block(block: nn.Module, layer: int, x: Tensor, *arguments: Any) -> Tens
     """[T, W] -> [T, W]"""
     out: Tensor = block(x, layer, *arguments)
     return out
+
+
+def _run_block_closed_at(run: Callable[..., Tensor], gate: Gate, closed: Tensor, *arguments: Any) -> Tensor:
+    """A block with the gate closed at some positions. [T, W] -> [T, W]"""
+    with gate.closed_at(closed):
+        return run(*arguments)
 
 
 # Every linear layer of a block, by its name there.

@@ -437,7 +437,10 @@ def _build_loop(setup: TrainingSetup, group: DistributedContext) -> Trainer:
     model = load_model(setup.family, setup.files, device=setup.device, dtype=dtype)
     rows = {name: torch.from_numpy(values) for name, values in setup.graft.rows.items()}
     trained = make_trainable(model, rows, options)
-    examples = BatchBuilder(setup.family, trained.model, setup.train, options.emotion_from, kl_sets, setup.unscored)
+    gated = options.mode == "gated"
+    examples = BatchBuilder(
+        setup.family, trained.model, setup.train, options.emotion_from, kl_sets, setup.unscored, gated
+    )
     # KL needs the base's own output. With a gate that is the same model with the gate closed; else a second copy.
     frozen = None
     if kl_sets and trained.gate is None:
@@ -445,7 +448,7 @@ def _build_loop(setup: TrainingSetup, group: DistributedContext) -> Trainer:
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
     validations = {}
     for language, sets in setup.valid.items():
-        held_out = BatchBuilder(setup.family, trained.model, sets, options.emotion_from)
+        held_out = BatchBuilder(setup.family, trained.model, sets, options.emotion_from, gated=gated)
         items = list_samples(sets, options.seed, order)
         # A base language is spoken with the gate closed, unless the adapter is to be folded in.
         is_open = options.mode == "merged" or language == setup.graft.card.language

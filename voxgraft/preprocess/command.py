@@ -22,7 +22,16 @@ import numpy as np
 from voxgraft.audio.features import batch_by_length
 from voxgraft.config.commands import PrepareSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding, raise_first_error
+from voxgraft.core.errors import (
+    ConfigError,
+    FileError,
+    Finding,
+    GraftError,
+    TextError,
+    VoxgraftError,
+    finding,
+    raise_first_error,
+)
 from voxgraft.core.files import atomic_write, compute_sha256, is_file, parse_json, path_exists, read_lines
 from voxgraft.core.results import Line, Table
 from voxgraft.core.run import RunFolder
@@ -49,7 +58,7 @@ from voxgraft.preprocess.encode import (
     encode_locally,
     encode_on_ray,
 )
-from voxgraft.text.encoder import text_rules_identity
+from voxgraft.text.encoder import EncodedText, text_rules_identity
 
 # In data/ of the run: batches that are in no set yet.
 BATCHES_FOLDER_NAME = "preparing"
@@ -260,7 +269,7 @@ def make_prepared_dataset(
     voice and its arrays; empty for bases that take their voices from recordings.
     """
     left_out: dict[str, Finding] = {}
-    fitting: list[tuple[ManifestClip, str, Int32Array]] = []
+    fitting: list[tuple[ManifestClip, str, Int32Array, Sequence[bool]]] = []
     with progress.progress_task(f"encoding the texts of {role}", len(clips)) as advance:
         for clip, path, key in clips:
             advance(1)
@@ -268,13 +277,16 @@ def make_prepared_dataset(
                 left_out[clip.id] = finding("file-missing", f"{path.name} does not exist", where=path)
                 continue
             # Texts are encoded again by every `prepare`: that is cheap, and the tokenizer may have changed.
-            ids = np.asarray(requirements.text_encoder.encode(clip.text, requirements.language), dtype=np.int32)
+            text = requirements.text_encoder.encode_text(clip.text, requirements.language)
+            ids = np.asarray(text.ids, dtype=np.int32)
             fault = encoded.fault(key)
             if fault is None and not any(map(str.isalnum, clip.text)):
                 fault = finding("clips-no-content", f"the text {clip.text!r} has no letters", expected="words")
+            if fault is None:
+                fault = _find_span_fault(requirements, clip, text)
             fault = fault or _find_clip_fault(ids, encoded.num_codes(key), requirements.spec)
             if fault is None:
-                fitting.append((clip, key, ids))
+                fitting.append((clip, key, ids, text.closed or ()))
             else:
                 left_out[clip.id] = fault
     folder = requirements.run.data_set(role)
@@ -284,9 +296,12 @@ def make_prepared_dataset(
         raise GraftError("set-empty", found, where=folder, cure=item.cure)
     # One hash over everything that the set is made of, so that the next `prepare` sees whether it would make the same.
     digest = hashlib.sha256()
-    for clip, key, _ in fitting:
+    for clip, key, _, closed in fitting:
         voice = voices[clip.speaker][0] if voices else ""
-        digest.update(json.dumps([clip.id, clip.speaker, clip.recording, clip.text, key, voice]).encode() + b"\n")
+        made_of = [clip.id, clip.speaker, clip.recording, clip.text, key, voice]
+        # Versions before spans read their markers letter by letter.
+        made_of += ["spans"] if closed else []
+        digest.update(json.dumps(made_of).encode() + b"\n")
     card = requirements.graft.card
     made_from = DatasetProvenance(
         card.tokenizer_sha256,
@@ -306,14 +321,26 @@ def make_prepared_dataset(
 
     def iter_prepared() -> Iterator[Clip]:
         with progress.progress_task(f"writing {role}", len(fitting)) as advance:
-            for clip, key, ids in fitting:
+            for clip, key, ids, closed in fitting:
                 seconds, codes, voice = encoded.read(key)
                 voice = voices[clip.speaker][1] if voices else voice
-                yield Clip(codes, voice, ids, clip.id, clip.speaker, clip.recording, seconds, clip.text)
+                yield Clip(codes, voice, ids, clip.id, clip.speaker, clip.recording, seconds, clip.text, closed)
                 advance(1)
 
     write_clip_dataset(folder, header, iter_prepared())
     return PreparedDataset(role, open_clip_dataset(folder), left_out, True)
+
+
+def _find_span_fault(requirements: DataRequirements, clip: ManifestClip, text: EncodedText) -> Finding | None:
+    """Spans that cannot be read, or that leave no word in the new language."""
+    try:
+        requirements.text_encoder.require_spans(clip.text, f"clip {clip.id}, {clip.source}")
+    except TextError as error:
+        return error.finding
+    if requirements.text_encoder.is_new_language(text.language):
+        return None
+    found = f"all words of {clip.text!r:.80} are in spans of other languages"
+    return finding("text-span", found, expected=f"words in {requirements.language}", where=f"clip {clip.id}")
 
 
 def _find_clip_fault(ids: Int32Array, num_codes: int, spec: SequenceSpec) -> Finding | None:

@@ -27,8 +27,8 @@ from voxgraft.config.commands import SpeakSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.synthesis.api import TTS
 from voxgraft.synthesis.batching import DecodeBatch, DecodeRow
-from voxgraft.synthesis.command import SpokenChunk, SpokenUtterance, plan_utterance, render_pieces
-from voxgraft.synthesis.engine import SpeakingModel, SynthesisRequest
+from voxgraft.synthesis.command import SpokenChunk, SpokenUtterance, build_request, plan_utterance, render_pieces
+from voxgraft.synthesis.engine import SpeakingModel
 from voxgraft.synthesis.inputs import ReferenceVoice, UtteranceRequest, VoiceLoader
 
 Wave = NDArray[np.float32]
@@ -260,9 +260,7 @@ class Scheduler:
 
     def _join(self, job: SpeechJob, index: int) -> None:
         assert job.plan is not None
-        piece, language = job.plan.pieces[index], job.plan.language
-        system = self.tts.models.system(language)
-        request = SynthesisRequest(piece.ids, job.condition, piece.seed, piece.max_codes, language, ())
+        system, request = job.plan.system, build_request(job.plan.pieces[index], job.condition)
         try:
             self._rows[self._batches[id(system)].join(request, system)] = job, index
         except VoxgraftError as error:

@@ -85,7 +85,7 @@ class DecodeBatch:
         if request.max_codes > spec.max_codes:
             found = f"the limit is {request.max_codes:,} codes"
             raise TextError("ids-length", found, expected=f"at most {spec.max_codes:,}")
-        sequences = [build_sequence(spec, request.text_ids, stock=self._sampling.stock)] * twice
+        sequences = [build_sequence(spec, request.text_ids, closed=request.closed, stock=self._sampling.stock)] * twice
         silent = [False, True][:twice]
         batch = pack_batch(model, sequences, [request.condition] * twice, silent=silent)
         longest, stream = batch.packing.longest, len(self.rows)
@@ -162,7 +162,7 @@ class DecodeBatch:
         if not self._latents:
             return SynthesisResult(tuple(codes), stop)
         with row.system.set_gate_for(request.language):
-            (found,) = compute_speech_latents(model, [request.text_ids], [request.condition], [codes])
+            (found,) = compute_speech_latents(model, [request.text_ids], [request.condition], [codes], [request.closed])
         return SynthesisResult(tuple(codes), stop, found.float().cpu().numpy())
 
     def _pad_streams(self, active: int) -> int:

@@ -10,6 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ from voxgraft.synthesis.inputs import (
     read_utterances,
     split_into_chunks,
 )
+from voxgraft.text.encoder import EncodedText
+from voxgraft.text.spans import remove_markers
 
 # Words in another script inside a text are fine; with a smaller share of its own, the text is of another language.
 MIN_OWN_SCRIPT_SHARE = 0.3
@@ -73,6 +76,10 @@ class SpokenChunk:
     """Text tokens that the model is given."""
     max_codes: int
     seed: int
+    language: str
+    """Selects the gate; another than the utterance's for a chunk that is in a span of another language."""
+    closed: Sequence[bool] | None = None
+    """By text token: where an open gate is closed."""
     codes: tuple[int, ...] = ()
     stop: StopCause = "ended"
     latents: Latents | None = None
@@ -84,6 +91,7 @@ class SpokenUtterance:
     """One utterance: planned, and after `synthesize` with its codes."""
 
     utterance: UtteranceRequest
+    system: SpeakingModel
     language: str
     voice: ReferenceVoice
     pieces: tuple[SpokenChunk, ...]
@@ -111,20 +119,20 @@ def synthesize(
     `vocoder` is what will render it, if anything will: it must know the voices, and may need latents.
     """
     planned = [plan_utterance(speakers, voices, item, settings, vocoder) for item in utterances]
-    requests: dict[str, dict[tuple[int, int], SynthesisRequest]] = {}
+    requests: dict[int, dict[tuple[int, int], SynthesisRequest]] = {}
     for utterance_index, plan in enumerate(planned):
         condition = voices.condition(plan.voice)
         for piece_index, item in enumerate(plan.pieces):
             # Chunks of about one length share a batch.
             key = (item.max_codes, utterance_index, piece_index)
-            request = SynthesisRequest(item.ids, condition, item.seed, item.max_codes, plan.language, key)
-            requests.setdefault(plan.language, {})[utterance_index, piece_index] = request
+            request = build_request(item, condition, key)
+            requests.setdefault(id(plan.system), {})[utterance_index, piece_index] = request
     engines = {id(system): _build_engine(system, settings, vocoder) for system in speakers.all}
     results: dict[tuple[int, int], SynthesisResult] = {}
     with progress.progress_task("speaking", sum(map(len, requests.values()))) as advance:
-        for language, own in requests.items():
+        for system, own in requests.items():
             keys = list(own)
-            for batch in engines[id(speakers.system(language))].iterate(list(own.values())):
+            for batch in engines[system].iterate(list(own.values())):
                 results |= {keys[position]: result for position, result in batch}
                 advance(len(batch))
     spoken = []
@@ -153,8 +161,13 @@ def stream_speech(
 ) -> Iterator[Wave]:
     """One utterance as sound, in waveforms that follow each other without a gap, the first as soon as there is one."""
     plan = plan_utterance(speakers, voices, utterance, settings, vocoder)
-    engine = _build_engine(speakers.system(plan.language), settings, vocoder)
+    engine = _build_engine(plan.system, settings, vocoder)
     return stream_pieces(plan, engine, voices.condition(plan.voice), vocoder)
+
+
+def build_request(piece: SpokenChunk, condition: Any, sort_key: tuple[int, ...] = ()) -> SynthesisRequest:
+    """What the engine is given of a planned chunk."""
+    return SynthesisRequest(piece.ids, condition, piece.seed, piece.max_codes, piece.language, sort_key, piece.closed)
 
 
 def _build_engine(system: SpeakingModel, settings: SpeakSettings, vocoder: Vocoder | None) -> SynthesisEngine:
@@ -182,40 +195,51 @@ def plan_utterance(
     Refused if the vocoder cannot sound like the voice.
     """
     language = speakers.language(one.language or settings.language)
-    system, family = speakers.system(language), speakers.context.family
+    system, family = speakers.system_for(one.text, language), speakers.context.family
+    system.text_encoder.require_spans(one.text, f"utterance {one.name}")
     spec = system.model.spec
     most = min(family.upstream_sampling().max_codes, spec.max_codes)
     longest = max_chunk_seconds(most / family.code_hz)
     # Numbers and abbreviations first: they take longer to say than to write, and have full stops that end nothing.
     text = system.text_encoder.normalize_lines(one.text, language)
-    pieces = split_into_chunks(text, language, longest, settings.pause) if settings.split else [(text, 0.0)]
+    pieces = [(text, 0.0)]
+    if settings.split:
+        split = partial(split_into_chunks, language=language, max_seconds=longest, pause_seconds=settings.pause)
+        pieces = system.text_encoder.map_chunks(text, language, split)
     chunks = []
     encoded = [_encode_chunk(system, *piece, language, split=settings.split) for piece in pieces or [(one.text, 0.0)]]
-    for part, pause, ids in chain(*encoded):
-        seconds = settings.max_seconds or max_speech_seconds(part)
+    for part, pause, own in chain(*encoded):
+        seconds = settings.max_seconds or max_speech_seconds(remove_markers(part))
         limit = limit_codes(seconds, family.code_hz, spec.max_codes if settings.max_seconds else most)
         seed = draw_seed("speak", settings.seed, language, part)
-        chunks.append(SpokenChunk(part, pause, tuple(ids), limit, seed))
+        gate_language = own.language or language
+        chunks.append(SpokenChunk(part, pause, tuple(own.ids), limit, seed, gate_language, own.closed))
     findings, voice = tuple(_check_text(system, one, text, language)), voices.voice(one.voice)
     if vocoder is not None and (why := vocoder.why_not(voice.clip)):
         raise GraftError("vocoder-voice", why, where=f"voice {voice.name}")
-    return SpokenUtterance(one, language, voice, tuple(chunks), findings)
+    return SpokenUtterance(one, system, language, voice, tuple(chunks), findings)
 
 
 def _encode_chunk(
     system: SpeakingModel, text: str, pause_seconds: float, language: str, *, split: bool
-) -> list[tuple[str, float, list[int]]]:
+) -> list[tuple[str, float, EncodedText]]:
     """A chunk, its pause and its ids; in smaller chunks where the model takes no text that long."""
-    ids, most = system.ids(text, language), system.model.spec.max_text
-    if not ids:
+    encoded, most = system.encode(text, language), system.model.spec.max_text
+    if not encoded.ids:
         found = f"the tokenizer has no piece for any letter of {text!r:.80}"
         raise TextError("speak-nothing", found, expected=f"a text in {language}")
-    if len(ids) <= most:
-        return [(text, pause_seconds, ids)]
+    if len(encoded.ids) <= most:
+        return [(text, pause_seconds, encoded)]
     # The limit is over twice the usual time, so an eighth of it is about a third of the chunk.
-    smaller = split_into_chunks(text, language, max_speech_seconds(text) / 8, 0.0)
+    shorter = partial(
+        split_into_chunks,
+        language=language,
+        max_seconds=max_speech_seconds(remove_markers(text)) / 8,
+        pause_seconds=0.0,
+    )
+    smaller = system.text_encoder.map_chunks(text, language, shorter)
     if not split or len(smaller) < 2:
-        found = f"{text!r:.60} has {len(ids):,} text tokens"
+        found = f"{text!r:.60} has {len(encoded.ids):,} text tokens"
         raise TextError("ids-length", found, expected=f"at most {most:,}")
     smaller[-1] = (smaller[-1][0], pause_seconds)
     return [found for part in smaller for found in _encode_chunk(system, *part, language, split=True)]
@@ -224,10 +248,13 @@ def _encode_chunk(
 def _check_text(system: SpeakingModel, utterance: UtteranceRequest, text: str, language: str) -> Iterator[Finding]:
     """What is suspicious in the text of an utterance: its script, digits that stay, letters without a piece."""
     where, text_encoder = f"utterance {utterance.name}", system.text_encoder
+    language_of_sentence, parts = text_encoder.split(utterance.text, language)
+    own_text = " ".join(part for code, part in parts if code == language_of_sentence)
     # No finding for languages whose letters are not known.
+    language = language_of_sentence or language
     entry = find_exemplar(language)
     own = count_scripts(entry.letters) if entry else {}
-    letters = count_letters_by_script(Counter(utterance.text))
+    letters = count_letters_by_script(Counter(own_text))
     num_own = sum(letters[script] for script in own)
     if entry is not None and own and letters and num_own < MIN_OWN_SCRIPT_SHARE * letters.total():
         found = f"the text is mostly {letters.most_common(1)[0][0]}: {utterance.text!r:.60}"
@@ -237,12 +264,16 @@ def _check_text(system: SpeakingModel, utterance: UtteranceRequest, text: str, l
     if grown is not None and not text_encoder.rules.is_stated:
         found = "the graft states no text rules, so the text is read as it is"
         yield finding("text-rules-missing", found, where=where)
-    elif grown is not None and any(map(str.isdecimal, text)):
+    elif grown is not None and any(map(str.isdecimal, text := text_encoder.own_text(text))):
         example = next(part for part in text.split() if any(map(str.isdecimal, part)))
         yield finding("text-digits", f"{example!r:.40} stays as digits", where=where)
-    prepared = text_encoder.prepare(utterance.text) if grown else text_encoder.prepare_base(utterance.text, language)
-    unknown = "".join(dict.fromkeys((grown or text_encoder.base).unknown_text(prepared).replace(" ", "")))
-    if unknown:
+    unknown = ""
+    for code, part in parts:
+        is_new = text_encoder.grown is not None and text_encoder.is_new_language(code)
+        tokenizer = text_encoder.grown if is_new and text_encoder.grown is not None else text_encoder.base
+        prepared = text_encoder.prepare(part) if is_new else text_encoder.prepare_base(part, code)
+        unknown += tokenizer.unknown_text(prepared).replace(" ", "")
+    if unknown := "".join(dict.fromkeys(unknown)):
         yield finding(
             "speak-unknown-letters", f"the tokenizer has no token for these characters: {unknown:.80}", where=where
         )
@@ -321,7 +352,7 @@ def stream_pieces(
     """
     rate = vocoder.sample_rate
     for piece in utterance.pieces:
-        request = SynthesisRequest(piece.ids, condition, piece.seed, piece.max_codes, utterance.language, ())
+        request = build_request(piece, condition, ())
         stream = vocoder.stream(utterance.voice.clip, piece.max_codes)
         if stream is not None:
             yield from stream_sentence(engine, request, stream, rate)

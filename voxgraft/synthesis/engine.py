@@ -40,7 +40,8 @@ from voxgraft.models.speech_model import (
 from voxgraft.nn.adapter import Gate, add_adapter, load_adapter_state
 from voxgraft.nn.decode import SamplingParams
 from voxgraft.nn.rows import GrownLayer, to_plain_layer
-from voxgraft.text.encoder import TextEncoder
+from voxgraft.text.encoder import EncodedText, TextEncoder
+from voxgraft.text.spans import find_spans
 from voxgraft.tokenizers import open_tokenizer
 
 if TYPE_CHECKING:
@@ -131,10 +132,16 @@ class SpeakingModel:
             return nullcontext()
         return self.gate.opened() if self.is_open(language) else self.gate.closed()
 
-    def ids(self, text: str, language: str) -> list[int]:
+    def encode(self, text: str, language: str) -> EncodedText:
         """The text as this model reads it. What the original program removes from a text is removed here too."""
-        forbidden_ids = self.model.spec.forbidden_text_ids
-        return [token_id for token_id in self.text_encoder.encode(text, language) if token_id not in forbidden_ids]
+        forbidden_ids, found = self.model.spec.forbidden_text_ids, self.text_encoder.encode_text(text, language)
+        kept = [at for at, token_id in enumerate(found.ids) if token_id not in forbidden_ids]
+        # Without a gate a span is only encoded by its language.
+        closed = [found.closed[at] for at in kept] if found.closed is not None and self.mode == "gated" else None
+        return EncodedText([found.ids[at] for at in kept], found.language, closed)
+
+    def ids(self, text: str, language: str) -> list[int]:
+        return self.encode(text, language).ids
 
     def why_unspeakable(self, ids: Sequence[int]) -> str:
         """Why a text with these ids cannot be spoken; empty where it can."""
@@ -372,6 +379,13 @@ class SynthesisModels:
         own = next((one for one in self.grafts if one.text_encoder.language == language), None)
         return own or self.base or self.grafts[0]
 
+    def system_for(self, text: str, language: str) -> SpeakingModel:
+        """The model for a text: that of its language, or of the new language that its spans are in."""
+        codes = {code.lower(): code for code in (*self.base_languages, *self.new_languages)}
+        spans = [codes[code] for code, _ in find_spans(text, codes.__contains__) or [] if code is not None]
+        new = [code for code in (language, *spans) if code in self.new_languages]
+        return self.system(new[0] if new else language)
+
 
 def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | None] = ()) -> SynthesisModels:
     """What the settings name; an error where that is more than one thing, or does not fit together.
@@ -471,6 +485,8 @@ class SynthesisRequest:
     """Selects the gate; requests of one language share batches."""
     sort_key: tuple[Any, ...]
     """Neighbours in this order share a batch: those that end together waste no steps."""
+    closed: Sequence[bool] | None = None
+    """By text id: where an open gate is closed, since the text is of a base language; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,7 +545,7 @@ class SynthesisEngine:
             for first in range(0, len(own), self._batch_size):
                 positions = own[first : first + self._batch_size]
                 batch = [requests[index] for index in positions]
-                prompts = [GenerationPrompt(item.text_ids, item.condition, item.seed) for item in batch]
+                prompts = [GenerationPrompt(item.text_ids, item.condition, item.seed, item.closed) for item in batch]
                 sampling = replace(self._sampling, max_codes=max(item.max_codes for item in batch))
                 spec = self._generator.model.spec
                 criteria = None
@@ -554,8 +570,8 @@ class SynthesisEngine:
                     # A second pass over text and codes, with the gate as it was in the first.
                     with self._set_gate(language):
                         texts, conditions = [item.text_ids for item in batch], [item.condition for item in batch]
-                        codes_of = [item.codes for item in results]
-                        found = compute_speech_latents(self._generator.model, texts, conditions, codes_of)
+                        codes_of, closed = [item.codes for item in results], [item.closed for item in batch]
+                        found = compute_speech_latents(self._generator.model, texts, conditions, codes_of, closed)
                     rows = [item.float().cpu().numpy() for item in found]
                     results = [replace(item, latents=row) for item, row in zip(results, rows, strict=True)]
                 yield list(zip(positions, results, strict=True))
@@ -570,7 +586,7 @@ class SynthesisEngine:
         criteria = StoppingCriteria(limits, spec.speech_stop, self._loop_code_hz) if self._loop_code_hz else None
         # The gate is set while a step runs and not while the caller has its turn.
         with self._set_gate(request.language):
-            prompt = GenerationPrompt(request.text_ids, request.condition, request.seed)
+            prompt = GenerationPrompt(request.text_ids, request.condition, request.seed, request.closed)
             steps = self._generator.advance([prompt], most, criteria)
         num_given = 0
         while True:

@@ -15,6 +15,11 @@ __all__ = ["TextFamily", "TextFrontend"]
 class TextFrontend(ABC):
     """Text to the string that the tokenizer file is given, exactly as the original program does it."""
 
+    languages: ClassVar[tuple[str, ...]] = ()
+    """Languages that this front end is for, where they are fewer than the family's."""
+    closed_up: ClassVar[tuple[str, ...]] = ()
+    """Marks before which the program removes a space."""
+
     @abstractmethod
     def clean(self, text: str) -> str:
         """The original program's punctuation clean-up, which comes before everything else."""
@@ -22,6 +27,12 @@ class TextFrontend(ABC):
     @abstractmethod
     def prepare(self, text: str, language: str | None) -> str:
         """Cleaned text to tokenizer input. `language` is the code whose tag is put in front, where there are tags."""
+
+    @abstractmethod
+    def prepare_part(self, text: str, language: str | None, *, is_first: bool, is_last: bool) -> str:
+        """One part, in one language, of a sentence in several: `clean` and `prepare`, without a tag.
+
+        What the program does to the ends of a sentence is done to the first and the last part only."""
 
 
 class TextFamily(Protocol):

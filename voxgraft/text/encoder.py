@@ -2,19 +2,20 @@
 
 Learning pieces, preparing data, training, samples, synthesis, evaluation, exports and the proof all come here. Text of
 a base language is always encoded by the base's own tokenizer and never normalised; rules and the extended tokenizer are
-for the new language alone.
+for the new language alone. A text may have spans in other languages (`[en]Hello[/en]`), each encoded by its language.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core import progress
@@ -22,6 +23,7 @@ from voxgraft.core.errors import Finding, TextError, TokenizerError, finding
 from voxgraft.core.files import parse_json, text_lines
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
 from voxgraft.text import TextFamily, TextFrontend
+from voxgraft.text.spans import SpanError, find_spans, join_spans, rewrite_parts, split_seams, split_spans
 from voxgraft.tokenizers import TextCorpus, Tokenizer, TokenizerAdditions, load_proof_corpus, read_user_corpus
 
 if TYPE_CHECKING:
@@ -36,6 +38,19 @@ _MIN_OWN_SCRIPT_SHARE = 0.3
 _MIN_SENTENCES = 100
 # The place behind the bracket of something that looks like a tag.
 _LANGUAGE_TAG_START = re.compile(r"(?<=\[)(?=[a-z]{2,3}(?:-[a-z0-9]+)*\])")
+
+# Between and around spans: what makes no sentence of another language. Marks of other scripts need its text rules.
+_NO_WORDS = re.compile(r"[\s.,!?;:…'\"-]*")
+
+
+class EncodedText(NamedTuple):
+    """The ids of a text, and what they mean for the gate of an adapter."""
+
+    ids: list[int]
+    language: str | None
+    """Selects the gate: the new language if any part of the text is in it, else that of the sentence."""
+    closed: list[bool] | None = None
+    """By id: whether the gate is closed there, because the id is of a base language; None if it is everywhere alike."""
 
 
 def check_text_language(language: str, sentences: Sequence[str]) -> list[Finding]:
@@ -100,15 +115,84 @@ class TextEncoder:
         """The new language's tag, where the family has tags."""
         return self.family.tag(self.language) if self.language else None
 
+    @property
+    def base_languages(self) -> tuple[str, ...]:
+        """Languages that a span may have beside the new one."""
+        return self.front.languages or self.family.languages
+
+    def is_span_language(self, code: str) -> bool:
+        """Whether a span may be in this language; any case."""
+        return self.is_new_language(code) or code.lower() in map(str.lower, self.base_languages)
+
+    def require_spans(self, text: str, where: str | Path = "") -> None:
+        """Raise if a text has markers of spans that cannot be read; `encode` would read them letter by letter."""
+        try:
+            split_spans(text, self.is_span_language)
+        except SpanError as error:
+            codes = ", ".join(dict.fromkeys([*([self.language] if self.language else []), *self.base_languages]))
+            expected = f"{error.expected}; languages: {codes}"
+            found = f"{text!r:.80}, character {error.position}: {error.found}"
+            raise TextError("text-span", found, expected=expected, where=where) from None
+
+    def split(self, text: str, language: str | None) -> tuple[str | None, list[tuple[str | None, str]]]:
+        """The language of a sentence, and its parts, each with its language; neighbours differ.
+
+        A sentence whose words are all in spans has the language of the first span.
+        """
+        found = find_spans(text, self.is_span_language)
+        if found is None:
+            return language, [(language, text)]
+        codes = {code.lower(): code for code in (*self.base_languages, self.language, language) if code}
+        main = language
+        if all(_NO_WORDS.fullmatch(part) for code, part in found if code is None):
+            main = codes[next(code for code, _ in found if code is not None)]
+        parts: list[tuple[str | None, str]] = []
+        for code, part in found:
+            own = main if code is None else codes[code]
+            if parts and parts[-1][0] == own:
+                parts[-1] = (own, parts[-1][1] + part)
+            else:
+                parts.append((own, part))
+        return main, parts
+
+    def own_text(self, text: str) -> str:
+        """What a sentence says in the new language: all of it, unless it has spans of other languages."""
+        _, parts = self.split(text, self.language)
+        return text if len(parts) == 1 else " ".join(part for code, part in parts if self.is_new_language(code))
+
     def prepare(self, text: str) -> str:
-        """Text of the new language as the tokenizer reads it, without the tag."""
-        return self.front.prepare(self.front.clean(self.rules.apply(text)), None)
+        """Text of the new language as the tokenizer reads it, without the tag and without spans of other languages."""
+        return self.front.prepare(self.front.clean(self.rules.apply(self.own_text(text))), None)
 
     def normalize_lines(self, text: str, language: str | None) -> str:
         """Text of the new language by its rules, line by line, so that long text can be split before it is spelled."""
-        if self.grown is None or not self.is_new_language(language):
-            return text
-        return "\n".join(self.rules.normalizer.normalise(line).text for line in text_lines(text))
+
+        def normalize(code: str | None, part: str) -> str:
+            if self.grown is None or not self.is_new_language(code or language):
+                return part
+            return "\n".join(self.rules.normalizer.normalise(line).text for line in text_lines(part))
+
+        return rewrite_parts(text, self.is_span_language, normalize)
+
+    def map_chunks(
+        self, text: str, language: str | None, split: Callable[[str], list[tuple[str, float]]]
+    ) -> list[tuple[str, float]]:
+        """Chunks that `split` makes of the words of a text, with the markers of the spans that each is in.
+
+        `split` may lose spaces and nothing else.
+        """
+        _, parts = self.split(text, language)
+        words = "".join(part for _, part in parts)
+        codes = [code for code, part in parts for _ in part]
+        chunks, end = [], 0
+        for chunk, pause in split(words):
+            begin = words.index(chunk, end)
+            end = begin + len(chunk)
+            groups = groupby(zip(codes[begin:end], chunk, strict=True), key=lambda pair: pair[0])
+            own = [(code, "".join(letter for _, letter in letters)) for code, letters in groups]
+            # A space at the end of a span stays in it: it is of no language.
+            chunks.append((join_spans(own, language), pause))
+        return chunks
 
     def prepare_base(self, text: str, language: str | None) -> str:
         """Text of a base language, with its tag where the base has one."""
@@ -118,17 +202,65 @@ class TextEncoder:
 
     def encode(self, text: str, language: str | None) -> list[int]:
         """Ids of a text. Language tags that a user typed inside text of the new language are broken up."""
-        if self.grown is None or not self.is_new_language(language):
-            return self.base.encode(self.prepare_base(text, language))
-        tag = self.tag
-        prepared = self.prepare(text)
-        if tag is None:
-            return self.grown.encode(prepared)
-        ids = [self.grown.ids[tag]] if self.grown.has_control_token(tag) else self.grown.encode(tag)
+        return self.encode_text(text, language).ids
+
+    def encode_text(self, text: str, language: str | None) -> EncodedText:
+        """Ids of a text whose spans are encoded as their languages are, one after another.
+
+        Only the sentence has a tag: no base has ever seen a second one in the middle of a text.
+        """
+        main, parts = self.split(text, language)
+        has_new = self.grown is not None and any(self.is_new_language(code) for code, _ in parts)
+        if len(parts) == 1:
+            [(_, text)] = parts
+            if self.grown is None or not has_new:
+                return EncodedText(self.base.encode(self.prepare_base(text, main)), main)
+            return EncodedText(self._tag_ids(main) + self._encode_new(self.prepare(text)), main)
+        ids = self._tag_ids(main)
+        of_base = has_new and not self.is_new_language(main)
+        closed = [of_base] * len(ids)
+        space, spaced = self.base.encode(self.front.prepare(" ", None)), False
+        spoken: list[tuple[str | None, bool, str]] = []  # language, whether a space is before it, words
+        for code, part in parts:
+            before, words, after = split_seams(part)
+            if self.grown is not None and self.is_new_language(code):
+                words = self.rules.normalizer.normalise(words).text
+            spaced = spaced or bool(before)
+            if words.strip():
+                spoken.append((code, spaced and bool(spoken), words))
+                spaced = False
+            spaced = spaced or bool(after)
+        for number, (code, spaced, words) in enumerate(spoken):
+            is_new, is_last = self.grown is not None and self.is_new_language(code), number + 1 == len(spoken)
+            prepared = self.front.prepare_part(words, code, is_first=not number, is_last=is_last)
+            if spaced and not words.startswith(self.front.closed_up):
+                ids += space
+                closed += [of_base] * len(space)
+            tokenizer = self.grown if is_new and self.grown is not None else self.base
+            # Glued to the part before it, a word does not begin here (`[en]computer[/en]ዎች`).
+            encode = tokenizer.encode if spaced or not number else tokenizer.encode_exact
+            own = self._encode_new(prepared, encode) if is_new else encode(prepared)
+            ids += own
+            closed += [has_new and not is_new] * len(own)
+        return EncodedText(ids, self.language if has_new else main, closed if any(closed) else None)
+
+    def _tag_ids(self, language: str | None) -> list[int]:
+        """The tag in front of a sentence of this language, where the family has tags and the base knows this one."""
+        is_new = self.grown is not None and self.is_new_language(language)
+        tag = self.family.tag(language) if language else None
+        tokenizer = self.grown if is_new and self.grown is not None else self.base
+        if tag is None or not (is_new or tokenizer.has_control_token(tag)):
+            return []
+        return [tokenizer.ids[tag]] if tokenizer.has_control_token(tag) else tokenizer.encode(tag)
+
+    def _encode_new(self, prepared: str, encode: Callable[[str], list[int]] | None = None) -> list[int]:
+        """Prepared text of the new language, with tags that a user typed broken up."""
+        assert self.grown is not None
+        encode = encode or self.grown.encode
+        if self.tag is None:
+            return encode(prepared)
         # Cut behind the bracket: letters and brackets never share a piece, so the spelling is as without the tag.
-        for part in _LANGUAGE_TAG_START.split(prepared):
-            ids += self.grown.encode(part)
-        return ids
+        return [token for part in _LANGUAGE_TAG_START.split(prepared) for token in encode(part)]
 
     def new_text(self, sentences: tuple[str, ...]) -> NewLanguageText:
         """The new language's sentences in the form that `prove` takes."""
@@ -154,14 +286,15 @@ def learn_language_pieces(
 
     base, language = text_encoder.base, text_encoder.language
     assert language is not None
-    for item in check_text_language(language, texts.sentences):
+    sentences = tuple(text_encoder.own_text(sentence) for sentence in texts.sentences)
+    for item in check_text_language(language, sentences):
         if item.level == "error":
             raise TextError.of(item)
     if text_encoder.tag in base.ids and not base.has_control_token(text_encoder.tag):
         raise TokenizerError("tag-taken", f"the base has {text_encoder.tag} as an ordinary piece", where=base.path)
     tag = text_encoder.tag if text_encoder.tag and not base.has_control_token(text_encoder.tag) else None
     header = TokenizerAdditions(text_encoder.family.name, language, base.kind, base.sha256, tag, ())
-    return learn_additions(base, text_encoder.prepare, texts.sentences, header, settings)
+    return learn_additions(base, text_encoder.prepare, sentences, header, settings)
 
 
 def prove_text_encoder(text_encoder: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
@@ -174,7 +307,7 @@ def prove_text_encoder(text_encoder: TextEncoder, texts: TextCorpus, proof_texts
         yield from load_proof_corpus()
         yield from read_user_corpus(proof_texts, frozenset(text_encoder.family.languages))
 
-    new = text_encoder.new_text(texts.sentences)
+    new = text_encoder.new_text(tuple(map(text_encoder.own_text, texts.sentences)))
     return prove_tokenizer(text_encoder.base, text_encoder.grown, corpus(), text_encoder.prepare_base, new)
 
 

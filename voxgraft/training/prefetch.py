@@ -91,7 +91,8 @@ class BatchPrefetcher:
         if self._buckets is None:
             return self.builder.batch(items)
         batch = self.builder.batch(items, device="cpu")
-        bucket = self._buckets.bucket_for(batch, at_least)
+        # A graph has no mask for the gate: the few microbatches with two languages in a sentence run without one.
+        bucket = self._buckets.bucket_for(batch, at_least) if batch.packing.closed is None else None
         if bucket is None:
             return batch.to(self.builder.model.device)
         return map_tensors(pad_to_bucket(batch, bucket), lambda tensor: tensor.pin_memory())
@@ -123,6 +124,8 @@ class BatchBuilder:
     """Datasets (replay) on whose samples the model is kept near the base by the KL term."""
     unscored: frozenset[int] = frozenset()
     """Those of them without cross-entropy: what the base generated itself teaches it nothing but its habits."""
+    gated: bool = False
+    """Whether the adapter's gate is closed at words of base languages; not if the adapter is to be folded in."""
 
     def batch(
         self,
@@ -225,7 +228,8 @@ class BatchBuilder:
 
     def _sequence(self, item: Sample, text: Sample) -> TokenSequence:
         text_ids, codes = self.sets[text.set].text_ids(text.clip), self.sets[item.set].codes(item.clip)
-        return build_sequence(self.model.spec, text_ids, codes)
+        closed = self.sets[text.set].closed(text.clip) if self.gated else None
+        return build_sequence(self.model.spec, text_ids, codes, closed=closed)
 
 
 class FrozenBase:

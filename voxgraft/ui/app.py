@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
+from urllib.parse import parse_qs
 
 import gradio as gr
 
@@ -23,7 +25,7 @@ from voxgraft.ui.live import jobs_bar_html, stop_job_named
 from voxgraft.ui.page import ACTIONS_JS, IN_ORDER, EventHandler, PageContext, call_until_read
 from voxgraft.ui.tabs.data import build_data_tab
 from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab
-from voxgraft.ui.tabs.home import build_home_tab
+from voxgraft.ui.tabs.home import build_home_tab, cards_html
 from voxgraft.ui.tabs.inspect import build_diagnose_tab, build_preflight_tab
 from voxgraft.ui.tabs.model import build_model_tab, build_tokenizer_tab
 from voxgraft.ui.tabs.speak import build_speak_tab
@@ -102,10 +104,10 @@ def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], 
             js=TAB_FROM_URL_JS,
             api_visibility="private",
             show_progress="hidden",
-            show_progress_on=[project],
+            show_progress_on=[],
         )
         for function, _, outputs in context.load_handlers:
-            quiet: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": [project]}
+            quiet: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": []}
             demo.load(function, [project], outputs, api_visibility="private", **quiet)
         if on_built is not None:
             on_built(context)
@@ -180,7 +182,7 @@ def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part:
 
 
 def read_poll_state(context: PageContext, tab: str, project: str) -> dict[str, str]:
-    """Everything by which a tab in view can be out of date. Cheap: every open page asks for it every two seconds."""
+    """Everything by which a tab in view can be out of date. Cheap: every open page asks for it all the time."""
     now = {"project": project, "bar": jobs_bar_html(context.roots, context.running, project)}
     with contextlib.suppress(VoxgraftError):
         folder = context.project_folder(project)
@@ -201,10 +203,14 @@ def read_poll_state(context: PageContext, tab: str, project: str) -> dict[str, s
 
 
 def poll_stamp(context: PageContext, tab: str, project: str) -> str:
-    """A short text that changes with the state above: what the page's own script asks for (`ui_head.html`)."""
+    """A short text that changes with the state above: what the page's own script asks for (`ui_head.html`).
+
+    It ends with `busy` while a job runs: only then does the page ask often.
+    """
     if tab not in TABS:
         return ""
-    return hashlib.sha256(json.dumps(read_poll_state(context, tab, project)).encode()).hexdigest()[:16]
+    now = read_poll_state(context, tab, project)
+    return hashlib.sha256(json.dumps(now).encode()).hexdigest()[:16] + (" busy" if now["bar"] else "")
 
 
 def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
@@ -246,9 +252,7 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
         asked = str(request.query_params.get("project", ""))[:4096]
         return context.open_project(asked or find_default_project(context))
 
-    demo.load(
-        load_page, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[context.project]
-    )
+    demo.load(load_page, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[])
 
 
 def build_jobs_bar(context: PageContext) -> Any:
@@ -276,10 +280,24 @@ def find_default_project(context: PageContext) -> str:
     return running[0][0] if running else known[0] if len(known) == 1 else ""
 
 
-PAGE_CSS, PAGE_HEAD_HTML, GLOSSARY = (
+PAGE_CSS, PAGE_HEAD_HTML, FIRST_PAINT_HTML, GLOSSARY = (
     resources.files("voxgraft").joinpath(f"assets/templates/{name}").read_text(encoding="utf-8")
-    for name in ("ui.css", "ui_head.html", "ui_glossary.md")
+    for name in ("ui.css", "ui_head.html", "ui_first.html", "ui_glossary.md")
 )
+
+
+def first_paint_html(context: PageContext, query: str) -> str:
+    """What is on the page before gradio has built it: a script, and on Home the runs with their names and players."""
+    asked = {name: values[-1][:4096] for name, values in parse_qs(query).items()}
+    script, _, runs = FIRST_PAINT_HTML.partition("<!-- runs -->\n")
+    if asked.get("tab", "home") != "home":
+        return script
+    project = asked.get("project", "")
+    context.running.find(project, fresh=True)
+    if not (cards := cards_html(context, project)):
+        return script
+    parts = {"css": PAGE_CSS, "title": PAGE_TITLE_HTML, "cards": cards}
+    return script + re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], runs)
 
 
 def build_theme() -> gr.themes.Base:

@@ -206,7 +206,7 @@ def load_run_settings(project: Path) -> RunSettings:
     return _load_run_settings_cached(path, stamp)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)  # Home shows so many runs
 def _load_run_settings_cached(path: Path, _stamp: str) -> RunSettings:
     """Parsed once per change of the file: a page asks two dozen times when a project is opened."""
     return parse_settings(RunSettings, read_settings_values(RunSettings, path), path)

@@ -186,7 +186,7 @@ def move_uploads(roots: Roots, project: Path, files: Sequence[str]) -> list[Path
     room = free_disk_bytes(project)
     if room is not None and room - sum(source.stat().st_size for source in sources) < RESERVED_DISK_BYTES:
         raise FileError("disk-full", f"no disk space for {', '.join(source.name for source in sources)}", where=folder)
-    moved = []
+    moved: list[Path] = []
     for source in sources:
         name = safe_name(source.name)
         if name.lower() == RUN_FILE:
@@ -198,11 +198,25 @@ def move_uploads(roots: Roots, project: Path, files: Sequence[str]) -> list[Path
             # A recording and its subtitles have one stem, which they must keep.
             target = next_free_path(folder / name, any_suffix=False)
             shutil.move(source, target)
+            moved.append(target)
             target.chmod(0o644)
         except OSError as error:
+            if len(moved) == sources.index(source):
+                # On another file system a move is a copy, of which a full disk leaves a part.
+                target.unlink(missing_ok=True)
+            return_uploads(files, moved)
             raise FileError("ui-upload", f"{source.name}: {format_error_reason(error)}", where=folder) from None
-        moved.append(target)
     return moved
+
+
+def return_uploads(files: Sequence[str], moved: Sequence[Path]) -> None:
+    """Undo `move_uploads` if what follows it is refused: a second try finds the files where the browser named them."""
+    for name, path in zip(files, moved, strict=False):
+        with contextlib.suppress(OSError):
+            shutil.move(path, name)
+    for folder in {path.parent for path in moved}:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # only if nothing else is in it
 
 
 def check_uploaded_lists(roots: Roots, places: Sequence[str], encoding: str) -> None:

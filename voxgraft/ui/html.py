@@ -81,8 +81,15 @@ def target_button(target: PageTarget, words: str = "") -> str:
     folds = " ".join(target.folds)
     return (
         f'<button type="button" class="vg-goto" data-goto="{escape(target.elem_id)}" data-tab="{escape(target.tab)}"'
-        f' data-folds="{escape(folds)}">{escape(words or f"Go to {target.label}")}</button>'
+        f' data-folds="{escape(folds)}">{escape(words or f"Go to “{target.label}”")}</button>'
     )
+
+
+def action_button(act: str, words: str, *, label: str = "", elem_id: str = "", **data: str) -> str:
+    """A button inside of an HTML part; `ACTIONS_JS` (page.py) sends `act` and `data` to the part's click event."""
+    named = "".join(f' {name}="{escape(text)}"' for name, text in (("id", elem_id), ("aria-label", label)) if text)
+    given = "".join(f' data-{name}="{escape(text)}"' for name, text in {"act": act, **data}.items())
+    return f'<button type="button" class="vg-do"{named}{given}>{escape(words)}</button>'
 
 
 def find_targets(finding: Mapping[str, Any], verb: str = "") -> Iterator[PageTarget]:

@@ -22,6 +22,7 @@ from voxgraft.core.results import format_duration
 from voxgraft.core.run import History, RunFolder
 from voxgraft.pipeline.stages import PIPELINE_STAGES, STAGE_SKIPPED, STAGE_STARTING
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
+from voxgraft.ui.html import action_button
 from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
 
 # A new project of a terminal is found after so long; those that the page itself makes are open, and so known at once.
@@ -174,14 +175,13 @@ def jobs_bar_html(roots: Roots, running: RunningJobs, project: str) -> str:
 
 def _bar_line(project: str, words: str, seconds: str, share: float | None, job: str) -> str:
     """One running job. Its buttons differ by `data-act`; see `ACTIONS_JS` in page.py."""
-    named = escape(project)
-    attributes = f'data-project="{named}" data-job="{escape(job)}"'
     meter = f"<span>{share:.0%}</span>" + progress_html(share, f"Progress of {project}") if share is not None else ""
-    buttons = f'<button type="button" data-act="open" {attributes} aria-label="Open {named}">Open</button>'
+    buttons = action_button("open", "Open", label=f"Open {project}", project=project)
     if job:
-        buttons += f'<button type="button" data-act="stop" {attributes} aria-label="Stop {named}">Stop</button>'
+        buttons += action_button("stop", "Stop", label=f"Stop {project}", project=project, job=job)
     since = f"<small>{escape(seconds)}</small>" if seconds else ""
-    return f'<div class="vg-job"><strong>{named}</strong><span>{escape(words)}</span>{meter}{since}{buttons}</div>'
+    named = f"<strong>{escape(project)}</strong><span>{escape(words)}</span>"
+    return f'<div class="vg-job">{named}{meter}{since}{buttons}</div>'
 
 
 def progress_html(share: float, label: str) -> str:

@@ -108,8 +108,8 @@ class PageContext:
         **more: Any,
     ) -> Any:  # fmt: skip
         """Wire an event without a spinner and without a public API endpoint."""
-        # Gradio notifies every component that ever showed progress of every event: only one hidden component does.
-        quiet = {"show_progress": "hidden", "show_progress_on": [self.project], "api_visibility": "private"}
+        # Gradio notifies every component that ever showed progress of every event, so none does.
+        quiet = {"show_progress": "hidden", "show_progress_on": [], "api_visibility": "private"}
         settings: dict[str, Any] = {**quiet, **more}
         return gr.on(list(triggers), function, list(inputs), list(outputs), **settings)
 

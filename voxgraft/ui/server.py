@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import getpass
+import gzip
 import hmac
 import logging
 import os
@@ -18,8 +19,10 @@ import secrets
 import socket
 import sys
 import tempfile
+import threading
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager, chdir, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -67,7 +70,8 @@ CONTENT_POLICY = (
     "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
     "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
-QUEUE_PAUSE_SECONDS = 0.02
+# Between two looks into the queue of events: for some seconds after one, and else.
+QUEUE_PAUSE_SECONDS, BUSY_SECONDS, IDLE_PAUSE_SECONDS = 0.02, 5.0, 0.2
 # Longest file name of common file systems; gradio fails on longer ones.
 MAX_NAME_BYTES = 255
 # Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own.
@@ -173,7 +177,7 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     from fastapi import FastAPI
     from fastapi.responses import FileResponse, PlainTextResponse
 
-    from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme, poll_stamp
+    from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme, first_paint_html, poll_stamp
 
     # The secret in the address replaces the password: a sandboxed page cannot send one.
     prefix = f"/pages/{secrets.token_urlsafe(24)}"
@@ -204,8 +208,8 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     demo = build_page(roots, prefix, built.append)
     # Events of all pages share these threads; the limit of the queue stops a page that floods it.
     demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
-    # Gradio looks into its empty queue a thousand times a second, which costs an idle server some percent of a core.
-    demo._queue.sleep_when_free = QUEUE_PAUSE_SECONDS
+    demo._queue.__class__ = _patient_queue()
+    demo._queue.progress_update_sleep_when_free = IDLE_PAUSE_SECONDS  # no event here reports progress
     gr.mount_gradio_app(
         app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
         show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
@@ -213,7 +217,61 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     )  # fmt: skip
     # Only then does gradio check that a file that a request names was uploaded here.
     demo.has_launched = True
-    return AccessGuard(app, list_host_names(settings.host, settings.names), password, prefix)
+    first = insert_first_paint(app, lambda query: first_paint_html(built[0], query))
+    # Read now what every run's card needs (10 ms for each run.yaml), not when the first page waits for it.
+    threading.Thread(target=first_paint_html, args=(built[0], ""), daemon=True).start()
+    return AccessGuard(first, list_host_names(settings.host, settings.names), password, prefix)
+
+
+def _patient_queue() -> type:
+    """Gradio's queue, which looks for events less often while nobody uses the page.
+
+    Gradio looks into its empty queue a thousand times a second, which costs an idle server some percent of a core.
+    """
+    from gradio.queueing import Queue
+
+    class PatientQueue(Queue):  # type: ignore[misc]
+        pushed = 0.0
+
+        @property
+        def sleep_when_free(self) -> float:
+            return QUEUE_PAUSE_SECONDS if time.monotonic() - self.pushed < BUSY_SECONDS else IDLE_PAUSE_SECONDS
+
+        async def push(self, *given: Any, **named: Any) -> Any:
+            self.pushed = time.monotonic()
+            return await super().push(*given, **named)
+
+    return PatientQueue
+
+
+def insert_first_paint(app: App, render: Callable[[str], str]) -> App:
+    """The app, with what `render` makes of the address's query in front of gradio's part of the page."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+            await app(scope, receive, send)
+            return
+        held: list[MutableMapping[str, Any]] = []
+
+        async def hold(message: MutableMapping[str, Any]) -> None:
+            held.append(message)
+
+        query = scope["query_string"].decode("latin-1")
+        shown = (await asyncio.to_thread(render, query)).encode()
+        # Gradio must not compress what is changed here.
+        plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+        await app({**scope, "headers": plain}, receive, hold)
+        body = b"".join(message.get("body", b"") for message in held[1:]).replace(
+            b"<gradio-app", shown + b"<gradio-app", 1
+        )
+        headers = [(name, value) for name, value in held[0]["headers"] if name != b"content-length"]
+        if b"gzip" in dict(scope["headers"]).get(b"accept-encoding", b""):
+            body = await asyncio.to_thread(gzip.compress, body, 1)
+            headers.append((b"content-encoding", b"gzip"))
+        await send({**held[0], "headers": [*headers, (b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    return answer
 
 
 def _resolve_password(settings: UiSettings) -> str | None:

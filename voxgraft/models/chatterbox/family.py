@@ -258,6 +258,7 @@ class ChatterboxTextFrontend(TextFrontend):
     """The multilingual wrapper. `cangjie` maps a Han character to its tokens; without it Han stays as it is."""
 
     sentence_enders: ClassVar[tuple[str, ...]] = (".", "!", "?", "-", ",", "、", "，", "。", "？", "！")
+    closed_up: ClassVar[tuple[str, ...]] = (",", ":", ";", "…", "...")  # all of them are written as commas
 
     def __init__(self, cangjie: Mapping[str, str] | None = None) -> None:
         self._cangjie = cangjie or {}
@@ -265,13 +266,21 @@ class ChatterboxTextFrontend(TextFrontend):
     def clean(self, text: str) -> str:
         if not text:
             return EMPTY_TEXT_REPLACEMENT
-        if text[0].islower():
+        return self._clean(text, is_first=True, is_last=True)
+
+    def _clean(self, text: str, *, is_first: bool, is_last: bool) -> str:
+        if is_first and text[0].islower():
             text = text[0].upper() + text[1:]
         text = " ".join(text.split())
         for found, written in PUNCTUATION_REWRITES:
             text = text.replace(found, written)
         text = text.rstrip(" ")
-        return text if text.endswith(self.sentence_enders) else text + "."
+        return text if not is_last or text.endswith(self.sentence_enders) else text + "."
+
+    def prepare_part(self, text: str, language: str | None, *, is_first: bool, is_last: bool) -> str:
+        # The language's own letters (Cangjie, kana) without its tag.
+        cleaned = self._clean(text, is_first=is_first, is_last=is_last)
+        return self.prepare(cleaned, language).removeprefix(f"[{(language or '').lower()}]")
 
     def prepare(self, text: str, language: str | None) -> str:
         code = (language or "").lower()
@@ -290,6 +299,7 @@ class ChatterboxEnglishFrontend(ChatterboxTextFrontend):
     """The English wrapper: no case folding, no decomposition, and no tag for English itself."""
 
     sentence_enders: ClassVar[tuple[str, ...]] = (".", "!", "?", "-", ",")
+    languages: ClassVar[tuple[str, ...]] = ("en",)
 
     def prepare(self, text: str, language: str | None) -> str:
         code = (language or "").lower()

@@ -177,7 +177,7 @@ def load(language, device="cpu"):
 '''
 
 
-_TEXT_STEP_SOURCE = """    text = RULES.apply(text)
+_TEXT_STEP_SOURCE = """    text = read_spans(text, LANGUAGES, RULES)
     if text[:1].islower():  # the program does so itself, but not where a tag is typed before the text
         text = text[0].upper() + text[1:]
     return text.strip()"""
@@ -188,6 +188,7 @@ class ChatterboxProgram(UpstreamProgram):
 
     title: ClassVar[str] = "chatterbox-tts 0.1.7"
     can_drop_in: ClassVar[bool] = True
+    unmixed_languages: ClassVar[frozenset[str]] = frozenset({"zh", "ja"})
 
     def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
         english = is_english_release(files)

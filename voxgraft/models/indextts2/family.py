@@ -90,8 +90,9 @@ class IndexTTS2TextFrontend(TextFrontend):
     """
 
     def clean(self, text: str) -> str:
-        if _is_single_character(text):
-            return text
+        return text if _is_single_character(text) else self._clean(text)
+
+    def _clean(self, text: str) -> str:
         text = plain_marks(text)
         if _HAN.search(text) or not _LATIN.search(text):  # what the original program takes for Chinese
             text = text.rstrip().replace("$", ".")
@@ -100,10 +101,14 @@ class IndexTTS2TextFrontend(TextFrontend):
         return _STOCK_PUNCTUATION_PATTERN.sub(lambda found: STOCK_PUNCTUATION[found.group()], text)
 
     def prepare(self, text: str, language: str | None) -> str:  # noqa: ARG002 (this family has no tags)
-        if _is_single_character(text):
-            return text
+        return text if _is_single_character(text) else self._prepare(text)
+
+    def _prepare(self, text: str) -> str:
         parts = (part.strip() for part in _CJK.split(text.strip()))
         return " ".join(part.upper() for part in parts if part)
+
+    def prepare_part(self, text: str, language: str | None, *, is_first: bool, is_last: bool) -> str:  # noqa: ARG002
+        return self._prepare(self._clean(text))  # a part of one character is in no text of one character
 
 
 def _is_single_character(text: str) -> bool:
@@ -428,7 +433,7 @@ def load(language, **options):
     return kind(cfg_path=str(folder / "config.yaml"), model_dir=str(folder), **options)
 '''
 
-_TEXT_STEP_SOURCE = """    text = RULES.apply(text)
+_TEXT_STEP_SOURCE = """    text = read_spans(text, LANGUAGES, RULES)
     digits = [word for word in text.split() if any(map(str.isdecimal, word))]
     if digits:
         raise ValueError(f"{digits[0]!r} stays in digits, which IndexTTS-2 would read in Chinese: write it in words")

@@ -98,6 +98,8 @@ _SPACE_BEFORE_PUNCTUATION = re.compile(r" (?=[.,?!])")
 class TinyTextFrontend(TextFrontend):
     """Letters, marks and digits of any script stay; of punctuation the simple signs, and those of other scripts."""
 
+    closed_up: ClassVar[tuple[str, ...]] = (".", ",", "?", "!")
+
     def clean(self, text: str) -> str:
         text = unicodedata.normalize("NFC", text).translate(PUNCTUATION_REWRITES)
         cleaned = " ".join(text.translate(_CHARACTER_FILTER).split())
@@ -107,6 +109,9 @@ class TinyTextFrontend(TextFrontend):
         tag = f"[{language.lower()}]" if language else ""
         # The tokenizer cuts at spaces and drops them; as a piece of their own they keep words apart.
         return tag + unicodedata.normalize("NFC", text.lower()).replace(" ", SPACE_TOKEN)
+
+    def prepare_part(self, text: str, language: str | None, *, is_first: bool, is_last: bool) -> str:  # noqa: ARG002
+        return self.prepare(self.clean(text), None)
 
 
 class _CharacterFilter(dict[int, int]):

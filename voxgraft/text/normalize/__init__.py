@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from voxgraft.core.languages import base_language, find_exemplar
+from voxgraft.core.languages import base_language, find_exemplar, is_language_code
 from voxgraft.text.normalize.generic import (
     GENERIC_VERSION,
     NUM2WORDS_LANGUAGES,
@@ -19,6 +19,7 @@ from voxgraft.text.normalize.generic import (
     replay_changes,
 )
 from voxgraft.text.normalize.rules import LANGUAGE_VERSIONS, NO_RULES, TextRules, TextRulesError
+from voxgraft.text.spans import find_spans, split_seams
 
 __all__ = [
     "LANGUAGE_VERSIONS",
@@ -31,6 +32,7 @@ __all__ = [
     "TextRulesError",
     "build_normalizer",
     "build_text_rules",
+    "normalize_marked_text",
     "replay_changes",
 ]
 
@@ -64,3 +66,21 @@ def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: 
 def build_normalizer(language: str, *, fold_homophones: bool = False) -> Normalizer:
     """The normalizer of a language. Cached: an import asks for it once per clip."""
     return build_text_rules(language, fold_homophones=fold_homophones).normalizer
+
+
+def normalize_marked_text(normalizer: Normalizer, text: str) -> NormalizedText:
+    """Text by its rules; spans of other languages (`[en]...[/en]`) stay as they are written."""
+    parts = find_spans(text, is_language_code)
+    if parts is None:
+        return normalizer.normalise(text)
+    done, changes, notes = "", list[TextChange](), list[TextNote]()
+    for code, part in parts:
+        before, inner, after = split_seams(part)
+        done += (f"[{code}]" if code else "") + before
+        is_own = code in (None, normalizer.language.lower())
+        found = normalizer.normalise(inner) if is_own else NormalizedText(inner)
+        # Everything before this part is in its final form, so its places move by that much.
+        changes += [replace(change, place=change.place + len(done)) for change in found.changes]
+        notes += [replace(note, place=note.place + len(done)) for note in found.notes]
+        done += found.text + after + (f"[/{code}]" if code else "")
+    return NormalizedText(done, tuple(changes), tuple(notes))

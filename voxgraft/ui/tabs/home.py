@@ -31,12 +31,13 @@ from voxgraft.ui.commands import (
     find_command,
     load_run_settings,
     run_base_folder,
+    run_command_in_process,
     run_dataset_folder,
     run_language,
 )
 from voxgraft.ui.files import UPLOADS_FOLDER, file_stamp, modified_time, next_free_path
 from voxgraft.ui.forms import CommandForm
-from voxgraft.ui.html import NEEDED_CODE, audio_file_html, error_html, note_html
+from voxgraft.ui.html import NEEDED_CODE, action_button, audio_file_html, error_html, file_link, note_html
 from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
 from voxgraft.ui.live import current_stage, go_stages, job_progress, journal_ends, progress_html
 from voxgraft.ui.page import ACTIONS_JS, PageContext, build_job_controls, start_job
@@ -84,7 +85,7 @@ class StageRow(NamedTuple):
 def build_home_tab(context: PageContext) -> None:
     """Lay the tab out."""
     with gr.Column(visible=False, elem_id="home-open") as panel:
-        stages = gr.HTML(elem_id="home-stages", padding=False)
+        stages = gr.HTML(elem_id="home-stages", padding=False, js_on_load=ACTIONS_JS)
         form = CommandForm(context, "go", first=demo_recordings)
 
         def add_below() -> None:
@@ -136,6 +137,16 @@ def build_home_tab(context: PageContext) -> None:
 
     context.wire([cards.click], act, [], context.opener)
 
+    def update(event: gr.EventData) -> Any:
+        try:
+            folder = context.project_folder(str(getattr(event, "project", "")))
+            run_command_in_process(["update", context.roots.short(folder), "--json"])
+            return _run_head_html(context, folder, *stage_rows(folder))
+        except VoxgraftError as error:
+            return error_html(error, "go")
+
+    context.wire([stages.click], update, [], [stages])
+
 
 def home_stamp(context: PageContext, project: str) -> str:
     """Changes when a card or a stage may have changed; costs a few calls of the system for each run."""
@@ -166,13 +177,13 @@ def refresh_home(context: PageContext, project: str, known: dict[str, str]) -> l
         folder = None
     if folder is not None:
         run = RunFolder(folder)
-        rows, error = stage_rows(folder)
-        shown = _run_head_html(context, folder, rows, error)
+        shown = _run_head_html(context, folder, *stage_rows(folder))
         now["stages"] = shown
         updates[1] = shown if shown != known.get("stages") or project != known.get("project") else gr.skip()
         sample = newest_sample(run)
         trained = (run.graft / "adapter").exists() or any(run.steps.glob("step-0*[1-9]*"))
-        now["listen"] = f"{sample} {trained}"
+        report = file_stamp(run.eval / "default" / "report.html")
+        now["listen"] = f"{sample} {trained} {report}"
         if now["listen"] != known.get("listen") or project != known.get("project"):
             updates[2] = _listen_html(context, run, sample)
             updates[3] = gr.update(visible=trained)
@@ -186,8 +197,11 @@ def refresh_home(context: PageContext, project: str, known: dict[str, str]) -> l
     return [now if now != known else gr.skip(), *updates]
 
 
-def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None]:
-    """The stages of a run: by its files, by the job that runs, or by the one that failed; and the error that blocks."""
+def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None, str]:
+    """The stages of a run by its files, by the job that runs, or by the one that failed.
+
+    Also the error that blocks it, and what the running job does (empty if none runs).
+    """
     jobs = [
         job for verb, job in ProjectJobs(folder).newest_by_command().items() if verb == "go" or verb in STAGE_BY_COMMAND
     ]
@@ -199,7 +213,7 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None]:
     }
     last = alive or max(jobs, key=lambda job: job.number, default=None)
     if last is None:
-        return list(rows.values()), error
+        return list(rows.values()), error, ""
     stage = current_stage(last)
     if alive is not None:
         if alive.verb == "go":
@@ -210,15 +224,15 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None]:
                 is_done = bool(word) or (rows[name].state == "done" and not message)
                 why = why if word == STAGE_SKIPPED else "by this job" if word else ""
                 rows[name] = StageRow(name, "done" if is_done else "later", why, rows[name].when)
+        words = job_progress(folder, alive)
         if stage:
-            words = job_progress(folder, alive)
             left = f"{format_duration(words.seconds_left)} left" if words.seconds_left is not None else ""
             why = words.words.removeprefix("train: ") if stage == "train" else go_stages(alive).get(stage, ("", ""))[1]
             rows[stage] = StageRow(stage, "running", why, left or format_duration(alive.seconds))
-        return list(rows.values()), None
+        return list(rows.values()), None, stage or words.words
     if last.state in ("failed", "lost") and stage and rows[stage].state not in ("done", "blocked"):
         rows[stage] = StageRow(stage, "failed", "see below", rows[stage].when)
-    return list(rows.values()), error
+    return list(rows.values()), error, ""
 
 
 # By run: its last survey.
@@ -290,13 +304,14 @@ def stages_html(rows: Sequence[StageRow]) -> str:
     return f'<ol class="vg-stages" aria-label="Stages">{"".join(items)}</ol>'
 
 
-def _run_head_html(context: PageContext, folder: Path, rows: Sequence[StageRow], error: VoxgraftError | None) -> str:
+def _run_head_html(
+    context: PageContext, folder: Path, rows: Sequence[StageRow], error: VoxgraftError | None, running: str
+) -> str:
     """Title of the open run, its stages, and one line that says what is next."""
     about = _describe_run(folder)
-    running = next((row for row in rows if row.state == "running"), None)
     ahead = next((row for row in rows if row.state in ("next", "stale", "failed")), None)
-    if running is not None:
-        words, kind = f"Running: {running.name}. You can close this page; the job continues.", "busy"
+    if running:
+        words, kind = f"Running: {running}. You can close this page; the job continues.", "busy"
     elif error is not None:
         words, kind = "", ""
     elif ahead is not None:
@@ -305,7 +320,14 @@ def _run_head_html(context: PageContext, folder: Path, rows: Sequence[StageRow],
         words, kind = "All stages are done. Listen below, or let it say something.", "good"
     title = f"<h2>{escape(context.roots.short(folder))}</h2><p>{escape(about)}</p>"
     said = error_html(error, "go") if error is not None else note_html(words, kind)
+    if error is not None and needs_update(error):
+        said += action_button("update", "Update run.yaml", elem_id="home-update", project=context.roots.short(folder))
     return f'<div class="vg-head">{title}</div>{stages_html(rows)}{said}'
+
+
+def needs_update(error: VoxgraftError) -> bool:
+    """Whether `voxgraft update` cures an error: settings of an older version."""
+    return "voxgraft update" in (error.finding.cure or "")
 
 
 def _describe_run(folder: Path) -> str:
@@ -356,7 +378,8 @@ def _listen_html(context: PageContext, run: RunFolder, sample: tuple[int, Path] 
             language=str(facts.get("language", "")),
             about="The untrained model tries the new language." if step == 0 else "",
         )  # fmt: skip
-        return f'<div class="vg-players">{card}</div>'
+        link = file_link(context, run.eval / "default" / "report.html", "Open the evaluation report")
+        return f'<div class="vg-players">{card}</div>{link}'
     return ""
 
 
@@ -410,11 +433,7 @@ def _card_html(context: PageContext, name: str, job: UiJob | None, *, is_open: b
             player = f'<audio controls preload="none" src="{escape(address)}" aria-label="{label}"></audio>'
     marks = ' class="vg-card vg-current" aria-current="true"' if is_open else ' class="vg-card"'
     named = escape(name)
-    opener = (
-        "<span>open</span>"
-        if is_open
-        else f'<button type="button" data-act="open" data-project="{named}" aria-label="Open {named}">Open</button>'
-    )
+    opener = "<span>open</span>" if is_open else action_button("open", "Open", label=f"Open {name}", project=name)
     return (
         f"<article{marks}><header><strong>{named}</strong>{opener}</header><small>{escape(_describe_run(folder))}</small>"
         f"<small>{escape(words)}</small>{meter}{f'<small>{escape(score)}</small>' if score else ''}{player}</article>"

@@ -24,9 +24,18 @@ from voxgraft.ui.files import (
     next_free_path,
 )
 from voxgraft.ui.forms import CommandForm, add_upload
-from voxgraft.ui.html import details_html, file_link, finding_html, image_html, job_html, note_html, table_html
+from voxgraft.ui.html import (
+    action_button,
+    details_html,
+    file_link,
+    finding_html,
+    image_html,
+    job_html,
+    note_html,
+    table_html,
+)
 from voxgraft.ui.jobs import ProjectJobs, UiJob
-from voxgraft.ui.page import JobView, PageContext, add_job_view, last_job_result, slug, start_job
+from voxgraft.ui.page import ACTIONS_JS, JobView, PageContext, add_job_view, last_job_result, slug, start_job
 
 # Findings that one command cures, run as its form would on a project that was just opened; by code.
 CURE_COMMANDS: dict[str, tuple[str, str]] = {
@@ -86,9 +95,8 @@ def build_preflight_tab(context: PageContext) -> None:
             form.add("prepared", sought=FOLDER_PATHS)
         form.finish("Check")
         verdict = gr.HTML(elem_id="check-verdict", elem_classes=["vg-live"])
-        found = gr.State([])
-        context.on_change(lambda project: _check_verdict(context, project), [verdict, found])
-        # Each finding with its cure, and a button if one command cures it.
+        findings = gr.HTML(elem_id="check-findings", elem_classes=["vg-live"], js_on_load=ACTIONS_JS)
+        context.on_change(lambda project: _check_verdict(context, project), [verdict, findings])
         views = {"prepare": prepare}
         for verb in dict.fromkeys(verb for verb, _ in CURE_COMMANDS.values()):
             if verb not in views:
@@ -99,26 +107,20 @@ def build_preflight_tab(context: PageContext) -> None:
                 views[verb] = CureView(verb, shown, context.tab)
                 add_job_view(context, views[verb], stop)
 
-        def show_findings(items: list[dict[str, Any]]) -> None:
-            offered: set[str] = set()
-            for item in items:
-                gr.HTML(finding_html(item, "check"), elem_classes=["vg-finding"])
-                verb, words = CURE_COMMANDS.get(str(item["code"]), ("", ""))
-                if verb and verb not in offered:
-                    offered.add(verb)
-                    button = gr.Button(words, size="sm", elem_id=f"cure-{item['code']}", elem_classes=["vg-act"])
-                    # With the values that the form of the command has when the project is opened.
-                    form, view = next(form for form in context.forms if form.name == verb), views[verb]
-                    context.wire(
-                        [button.click],
-                        lambda project, form=form, view=view: start_job(
-                            context, project, view, lambda: form.words(project, form.initial_values(project))
-                        ),
-                        [context.project],
-                        [view.shown, *([view.button] if view.button is not None else [])],
-                    )
+        outputs = [part for view in views.values() for part in (view.shown, view.button) if part is not None]
 
-        gr.render(inputs=[found])(show_findings)
+        def cure(project: str, event: gr.EventData) -> list[Any]:
+            updates = dict.fromkeys(outputs, gr.skip())
+            verb = str(getattr(event, "verb", ""))
+            if (view := views.get(verb)) is not None:
+                # With the values that the form of the command has when the project is opened.
+                form = next(form for form in context.forms if form.name == verb)
+                shown = start_job(context, project, view, lambda: form.words(project, form.initial_values(project)))
+                parts = [part for part in (view.shown, view.button) if part is not None]
+                updates |= zip(parts, shown if isinstance(shown, list) else [shown], strict=True)
+            return [*updates.values()]
+
+        context.wire([findings.click], cure, [context.project], outputs)
         checked = gr.HTML(elem_id="check-checked")
         context.on_change(lambda project: [_coverage_html(context, project)], [checked])
 
@@ -126,9 +128,9 @@ def build_preflight_tab(context: PageContext) -> None:
 def _check_verdict(context: PageContext, project: str) -> list[Any]:
     result = last_job_result(context.project_folder(project), "check")
     if result is None:
-        return [note_html("not checked yet"), []]
+        return [note_html("not checked yet"), ""]
     if "error" in result:
-        return [finding_html(result["error"], "check"), []]
+        return [finding_html(result["error"], "check"), ""]
     findings = [item for item in result["findings"] if isinstance(item, dict)]
     errors = sum(item["level"] == "error" for item in findings)
     if not result["fine"]:
@@ -137,7 +139,15 @@ def _check_verdict(context: PageContext, project: str) -> list[Any]:
         head = note_html("no problems, but something is still missing: see below", "warn")
     else:
         head = note_html("ready to train", "good")
-    return [head, findings]
+    # Each finding with its cure, and a button if one command cures it.
+    shown, offered = [], set()
+    for item in findings:
+        verb, words = CURE_COMMANDS.get(str(item["code"]), ("", ""))
+        is_new = bool(verb) and verb not in offered
+        offered.add(verb)
+        button = action_button("cure", words, elem_id=f"cure-{item['code']}", verb=verb) if is_new else ""
+        shown.append(f'<div class="vg-finding">{finding_html(item, "check")}{button}</div>')
+    return [head, "".join(shown)]
 
 
 def _coverage_html(context: PageContext, project: str) -> str:

@@ -17,9 +17,9 @@ from voxgraft.core.files import is_folder
 from voxgraft.core.languages import canonical_language_code, find_exemplar, find_language_code
 from voxgraft.core.run import RUN_FILE
 from voxgraft.ui.commands import CommandBuilder, find_command, load_run_settings, run_command_in_process
-from voxgraft.ui.files import PROJECT_PATHS, UPLOADS_FOLDER, move_uploads, next_free_path
+from voxgraft.ui.files import PROJECT_PATHS, UPLOADS_FOLDER, move_uploads, next_free_path, return_uploads
 from voxgraft.ui.html import NEEDED_CODE, error_html, finding_html
-from voxgraft.ui.jobs import ProjectJobs
+from voxgraft.ui.jobs import JOBS_FOLDER, ProjectJobs
 from voxgraft.ui.page import PageContext, add_page_target
 from voxgraft.ui.tabs.data import SOURCE_PATHS
 from voxgraft.ui.tabs.model import find_bases
@@ -111,24 +111,26 @@ def start_run(
         command = CommandBuilder(find_command("new"), context.roots, json=True)
         made = run_command_in_process(command.words(values, None, {}))
         run = context.roots.resolve_inside(named)
+        moved: list[Path] = []
+        warnings = [item for item in made.get("findings", ()) if item.get("level") != "note"]
         try:
             changes = {"train.steps": str(int(steps))} if steps.strip() else {}
             if files:
-                move_uploads(context.roots, run, files)
+                moved = move_uploads(context.roots, run, files)
                 changes |= {"data.sources": f'["{UPLOADS_FOLDER}"]', "texts": '["data/manifest.jsonl"]'}
             set_run_yaml_values(run, changes)
+            return _continue_run(context, run, "".join(finding_html(item, "new") for item in warnings))
         except (VoxgraftError, ValueError) as error:
-            # Nothing of a run that cannot start is left, so that the same name can be used again. The uploads are
-            # those of this call: `new` refuses a folder that exists.
+            # Nothing of a run that cannot start is left, so that the same name and the uploads can be used again. The
+            # folder is of this call: `new` refuses one that exists.
+            return_uploads(files or (), moved)
             (run / RUN_FILE).unlink(missing_ok=True)
-            shutil.rmtree(run / UPLOADS_FOLDER, ignore_errors=True)
+            shutil.rmtree(run / JOBS_FOLDER, ignore_errors=True)
             with contextlib.suppress(OSError):
                 run.rmdir()
             if isinstance(error, VoxgraftError):
                 raise
             raise ConfigError("config-value", f"`steps` is {steps!r}", expected="a whole number") from None
-        warnings = [item for item in made.get("findings", ()) if item.get("level") != "note"]
-        return _continue_run(context, run, "".join(finding_html(item, "new") for item in warnings))
     except VoxgraftError as error:
         return [*[gr.skip()] * len(context.opener), error_html(error, "new"), gr.skip()]
 
