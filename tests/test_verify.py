@@ -11,11 +11,11 @@ import pytest
 
 from benchmarks.transcripts import make_swapped_dataset
 from voxgraft.asr.matching import sound_classes
-from voxgraft.asr.transcripts import TEXT_MISMATCH, compute_disagreement, data_verify
+from voxgraft.asr.transcripts import compute_disagreement, data_verify
 from voxgraft.audio.files import write_clip_audio
 from voxgraft.config.data import DataReportSettings, DataVerifySettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.data.manifest import ManifestClip, read_manifest, write_manifest
+from voxgraft.data.manifest import TEXT_MISMATCH, ManifestClip, read_manifest, write_manifest
 from voxgraft.data.report import data_report
 
 RATE = 16_000

@@ -25,11 +25,10 @@ from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import MAX_TEXT_BYTES, is_file, parse_json, read_bytes
 from voxgraft.core.results import Line, SimpleResult, Table, pluralize
 from voxgraft.data.folder import DatasetFolder, open_dataset_folder
-from voxgraft.data.manifest import ManifestClip, write_manifest
+from voxgraft.data.manifest import TEXT_MISMATCH, ManifestClip, write_manifest
 from voxgraft.data.report import robust_spread
 
 HEARD_FILE = "heard.jsonl"
-TEXT_MISMATCH = "text-mismatch"
 # Clips in one call of a recognizer; after each, the transcripts are on disk.
 BATCH_CLIPS = 16
 # Shorter waves are padded with silence: some recognizers fail on them.
@@ -177,7 +176,10 @@ def data_verify(settings: DataVerifySettings) -> SimpleResult:
                 judged.append(clip)
                 continue
             others = tuple(reason for reason in clip.rejected if reason != TEXT_MISMATCH)
-            reasons = (*others, TEXT_MISMATCH) if scores[clip.id] > limits[clip.language] else others
+            # Who has reviewed a text has listened to the clip: no recognizer knows better.
+            is_accepted = clip.review_state in ("accepted", "edited")
+            is_outlier = scores[clip.id] > limits[clip.language] and not is_accepted
+            reasons = (*others, TEXT_MISMATCH) if is_outlier else others
             own = {"heard": heard[clip.id][0], "disagreement": scores[clip.id]}
             judged.append(replace(clip, rejected=reasons, other={**clip.other, **own}))
         if judged != clips:
@@ -209,7 +211,7 @@ def data_verify(settings: DataVerifySettings) -> SimpleResult:
         lines.append(Table(("worst clips", "disagreement", "text", "heard"), rows))
     lines.append(f"{pluralize(len(marked), 'clip')} marked as {TEXT_MISMATCH}; none was deleted")
     if marked:
-        lines.append("listen to them in `voxgraft ui`; `data report --take-back ID` uses a clip anyway")
+        lines.append("listen, correct or accept them in `voxgraft ui` (Data, Review transcripts)")
     if missing:
         lines.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
     return SimpleResult(values, tuple(lines), int(bool(missing)))

@@ -39,6 +39,7 @@ from voxgraft.data.manifest import (
     read_manifest,
     write_manifest,
 )
+from voxgraft.data.review import forget_review, original_text
 
 CLIPS_FOLDER, IMPORTS_FOLDER, REMOVAL_FILE = "clips", "imports", ".removing"
 AudioStamp = tuple[int, int, str]
@@ -46,6 +47,8 @@ AudioStamp = tuple[int, int, str]
 # No command changes these fields: clips that differ in one of them are different clips.
 _IDENTITY_FIELDS = ("audio", "recording", "text_as_found", "start", "end", "source")
 MAX_REMOVAL_BYTES = 1 << 30
+# The review table of the web UI holds the lock for some milliseconds per decision; commands hold it for minutes.
+LOCK_TIMEOUT_SECONDS = 1.0
 # Workers of an import that was killed notice the loss of their parent only after a while.
 WORKER_EXIT_TIMEOUT_SECONDS = 30.0
 
@@ -296,9 +299,13 @@ class DatasetFolder:
                 raise FileError("manifest-double-id", found, where=self.manifest, cure=cure)
             if (old := before.get(clip.id)) is not None:
                 # The split is kept; what a person or a report decided is kept only where the clip did not change.
-                same = (old.text, old.seconds, old.text_as_found) == (clip.text, clip.seconds, clip.text_as_found)
-                decided = {"rejected": old.rejected, "taken_back": old.taken_back} if same else {}
-                clip = replace(clip, split=old.split, other=old.other, **decided)  # type: ignore[arg-type]
+                # A text that a person has corrected stays, whatever today's rules make of the source's text.
+                same = (old.seconds, old.text_as_found) == (clip.seconds, clip.text_as_found)
+                if same and (old.text == clip.text or original_text(old) != old.text):
+                    decided = {"text": old.text, "rejected": old.rejected, "taken_back": old.taken_back}
+                    clip = replace(clip, split=old.split, other={**clip.other, **old.other}, **decided)  # type: ignore[arg-type]
+                else:
+                    clip = replace(clip, split=old.split, other={**forget_review(old), **clip.other})
             new.append(clip)
         # Manifest first, then files, then journals: after a kill in between, every listed clip still has its file.
         write_manifest(self.manifest, [*clips, *new])
@@ -362,7 +369,7 @@ class DatasetFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise build_write_error(error, self.folder) from None
-        with _file_lock(self.folder / ".lock", shared=False, seconds=0.0):
+        with _file_lock(self.folder / ".lock", shared=False, seconds=LOCK_TIMEOUT_SECONDS):
             # Workers hold a shared lock while they write. Wait until those of a killed import are gone.
             with self.worker_lock(shared=False):
                 pass

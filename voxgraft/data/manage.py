@@ -107,6 +107,8 @@ def data_info(settings: DataInfoSettings) -> SimpleResult:
     ]
     if summary.reasons:
         lines.append(f"rejected for: {', '.join(f'{name} {count:,}' for name, count in summary.reasons.most_common())}")
+    if reviewed := summary.review_line():
+        lines.append(reviewed)
     if missing:
         shown = ", ".join(missing[:MAX_CLIPS_SHOWN])
         lines.append(f"the audio of {len(missing):,} clips is missing: {shown}. `data remove --missing` removes them.")

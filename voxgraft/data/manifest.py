@@ -58,6 +58,8 @@ _FIELD_KINDS = {
     "rejected": "reasons",
     "taken_back": "flag",
 }
+# Reasons that are about the text: a person has rejected the clip; `data verify` found another text in its audio.
+MANUAL_REJECTION, TEXT_MISMATCH = "by-hand", "text-mismatch"
 _REQUIRED_FIELDS = ("id", "audio", "seconds", "text", "language", "speaker", "recording", "sample_rate")
 # Codes of requests that were refused: these are errors of the whole import.
 REFUSAL_CODES = frozenset(("source-changed", "import-settings"))
@@ -116,6 +118,14 @@ class ManifestClip:
     @property
     def is_used(self) -> bool:
         return not self.rejected or self.taken_back
+
+    @property
+    def review_state(self) -> str:
+        """What a person has decided about the text: `accepted`, `edited` or `rejected`; empty if not reviewed."""
+        if MANUAL_REJECTION in self.rejected and not self.taken_back:
+            return "rejected"  # also by `data report --reject`
+        state = self.other.get("review")
+        return state if state in ("accepted", "edited") else ""
 
     def resolve_audio(self, folder: Path) -> Path:
         """The audio file, given the folder of the manifest."""
@@ -201,6 +211,10 @@ class DatasetSummary:
     reasons: Counter[str] = field(default_factory=Counter)
     clips_of: Counter[str] = field(default_factory=Counter)
     """Clips by recording, used or not."""
+    reviewed: Counter[str] = field(default_factory=Counter)
+    """Clips by what a person has decided, used or not; likewise below."""
+    machine_made: int = 0
+    """Texts of a recognizer that nobody has reviewed."""
 
     @classmethod
     def of(cls, clips: Iterable[ManifestClip]) -> DatasetSummary:
@@ -209,6 +223,9 @@ class DatasetSummary:
             made.clips += 1
             made.clips_of[clip.recording] += 1
             made.reasons.update(clip.rejected if not clip.taken_back else ())
+            if clip.review_state:
+                made.reviewed[clip.review_state] += 1
+            made.machine_made += "machine_made" in clip.other and not clip.review_state
             if not clip.is_used:
                 made.rejected_seconds += clip.seconds
                 made.recordings[clip.recording] += 0
@@ -232,7 +249,17 @@ class DatasetSummary:
                 name: dict(sorted(getattr(self, name).items(), key=lambda item: -item[1]))
                 for name in ("speakers", "recordings", "languages", "splits", "reasons")
             },
+            "reviewed": {state: self.reviewed[state] for state in ("accepted", "edited", "rejected")},
+            "machine_made_not_reviewed": self.machine_made,
         }
+
+    def review_line(self) -> str:
+        """How far the review of the texts is; empty if it has not begun and no text needs one."""
+        if not self.reviewed and not self.machine_made:
+            return ""
+        decided = ", ".join(f"{state} {self.reviewed[state]:,}" for state in ("accepted", "edited", "rejected"))
+        waiting = f"; machine-made and not reviewed: {self.machine_made:,}" if self.machine_made else ""
+        return f"reviewed: {decided}{waiting}"
 
 
 def format_length(seconds: float) -> str:

@@ -60,7 +60,7 @@ from voxgraft.core.results import (
 )
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder, collect_problems, open_dataset_folder
-from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_length, write_manifest
+from voxgraft.data.manifest import MANUAL_REJECTION, DatasetSummary, ManifestClip, format_length, write_manifest
 from voxgraft.models import get_family, load_speaker_encoder
 
 if TYPE_CHECKING:
@@ -122,8 +122,6 @@ METRIC_TITLES = {
     "script": "Share of letters in the language's script",
 }
 AUDIO_MIME_TYPES = {".flac": "audio/flac", ".wav": "audio/wav"}
-# The reason of clips that the user has rejected.
-MANUAL_REJECTION = "by-hand"
 
 
 def compute_pace_limits(
@@ -571,6 +569,8 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
     if summary.reasons:
         rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())
         lines.append(Table(("rejected for", "clips"), rows))
+    if reviewed := summary.review_line():
+        lines.append(reviewed)
     paces = (f"{language} {low:g} to {high:g}" for language, (low, high) in values["letters_per_second"].items())
     lines.append(f"letters per second, limits from the clips: {', '.join(paces)}")
     if missing:

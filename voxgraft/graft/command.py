@@ -71,7 +71,15 @@ from voxgraft.models import get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.text.encoder import TextEncoder, check_text_language, learn_language_pieces, prove_text_encoder
 from voxgraft.text.normalize import build_text_rules
-from voxgraft.tokenizers import TextCorpus, Tokenizer, TokenizerAdditions, open_tokenizer, parse_tokenizer, read_texts
+from voxgraft.tokenizers import (
+    TextCorpus,
+    Tokenizer,
+    TokenizerAdditions,
+    compute_texts_sha256,
+    open_tokenizer,
+    parse_tokenizer,
+    read_texts,
+)
 from voxgraft.tokenizers.prove import TokenizerProof
 from voxgraft.tokenizers.train import CharacterPlan, LearnedAdditions
 
@@ -231,7 +239,7 @@ def graft(settings: GraftSettings) -> GraftResult:
     for path in settings.texts:
         inside = path.resolve().is_relative_to(run)  # a text in the run moves with it
         stored_path = path.resolve().relative_to(run) if inside else make_path_relative(settings.run, path)
-        hashes[str(stored_path)] = compute_sha256(path)
+        hashes[str(stored_path)] = compute_texts_sha256(path)
     card = {
         "format": "voxgraft-run-1",
         "family": family.name,

@@ -19,7 +19,15 @@ from typing import Any, ClassVar, Literal, NoReturn
 import regex
 
 from voxgraft.core.errors import TextError, TokenizerError
-from voxgraft.core.files import decode_utf8, parse_json, read_bytes, read_json, read_lines, write_json
+from voxgraft.core.files import (
+    compute_sha256,
+    decode_utf8,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_lines,
+    write_json,
+)
 
 TokenizerKind = Literal["bpe-json", "sentencepiece-unigram", "sentencepiece-bpe", "flat-map"]
 ADDITIONS_FORMAT = "voxgraft-additions-1"
@@ -235,6 +243,18 @@ def _iter_sentences(path: Path) -> Iterator[tuple[int, str]]:
         rejected = bool(clip.get("rejected")) and not clip.get("taken_back")
         if text.strip() and not held_out and not rejected:
             yield number, text.strip()
+
+
+def compute_texts_sha256(path: Path) -> str:
+    """SHA-256 of the texts of a file; of a manifest only of those that are learned from, not of all it says."""
+    with path.open("rb") as stream:
+        is_manifest = path.suffix == MANIFEST_SUFFIX and stream.readline(200).startswith(MANIFEST_PREFIX.encode())
+    if not is_manifest:
+        return compute_sha256(path)
+    digest = hashlib.sha256()
+    for _, text in _iter_sentences(path):
+        digest.update(text.encode() + b"\n")
+    return digest.hexdigest()
 
 
 def load_proof_corpus() -> Iterator[tuple[str, str]]:

@@ -178,6 +178,7 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     from fastapi.responses import FileResponse, PlainTextResponse
 
     from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme, first_paint_html, poll_stamp
+    from voxgraft.ui.tabs.review import review_routes
 
     # The secret in the address replaces the password: a sandboxed page cannot send one.
     prefix = f"/pages/{secrets.token_urlsafe(24)}"
@@ -206,6 +207,7 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
         return PlainTextResponse(poll_stamp(built[0], tab, project[:4096]), headers={"cache-control": "no-store"})
 
     demo = build_page(roots, prefix, built.append)
+    app.router.routes += review_routes(built[0])
     # Events of all pages share these threads; the limit of the queue stops a page that floods it.
     demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
     demo._queue.__class__ = _patient_queue()

@@ -33,6 +33,11 @@ NOT_SPLIT = "not split yet:"
 MAX_CLIPS = 2000
 MAX_PLAYER_SECONDS = 600
 
+# A page of its own: thousands of rows as gradio components would take minutes.
+OPEN_REVIEW_JS = """(project, dataset) => {
+  window.location.assign(`voxgraft/review?${new URLSearchParams({ project, dataset: dataset || "" })}`);
+}"""
+
 
 class ImportForm(CommandForm):
     """The form of the import. Uploaded lists were checked as UTF-8; with another encoding they are checked again."""
@@ -89,6 +94,10 @@ def build_data_tab(context: PageContext) -> None:
     dataset = form.control("dataset")
     with gr.Accordion("2. Review the clips", open=False, elem_id="data-look"):
         state = gr.HTML(elem_id="data-facts")
+        review = gr.Button("Review transcripts", elem_id="data-review", elem_classes=["vg-act"])
+        review.click(
+            None, [context.project, dataset.component], None, js=OPEN_REVIEW_JS, api_visibility="private"
+        )  # fmt: skip
         clip = gr.Dropdown(
             [], label="Clip", info="Audio and text; reasons for a rejection follow.", elem_id="data-clip",
             interactive=True,
