@@ -82,7 +82,7 @@ HELP_PANELS = {
     "Data": ("data", "prepare"),
     "Train": ("graft", "tokenizer", "plot", "clean"),
     "Evaluate": ("evaluate", "compare"),
-    "Use and share": ("export", "push", "pull", "download", "companion"),
+    "Use and share": ("serve", "export", "push", "pull", "download", "companion"),
     "Inspect and repair": ("show", "diagnose", "repair", "extend", "update"),
 }
 EXAMPLES = {
@@ -97,6 +97,7 @@ EXAMPLES = {
     "train": "voxgraft train runs/amharic --train.steps 2000",
     "plot": "voxgraft plot runs/amharic",
     "speak": 'voxgraft speak "hello" --run runs/amharic --language en --output hello.wav',
+    "serve": "voxgraft serve runs/amharic",
     "evaluate": "voxgraft evaluate runs/amharic --recognizer whisper:small",
     "compare": "voxgraft compare runs/amharic runs/other",
     "export": "voxgraft export runs/amharic --to chatterbox",
@@ -234,6 +235,13 @@ COMMANDS = (
         "voxgraft.synthesis.command:speak",
         "Speak texts with a base, a run or grafts; write audio files or speech codes.",
         positional=("text",),
+    ),
+    CliCommand(
+        "serve",
+        commands.ServeSettings,
+        "voxgraft.server.command:serve",
+        "Serve speech over HTTP as OpenAI's API does: several grafts on one base (needs voxgraft[server]).",
+        positional=("model",),
     ),
     CliCommand(
         "evaluate",

@@ -391,6 +391,39 @@ class UiSettings(Settings):
     """Open the page in a browser on this machine."""
 
 
+class ServeSettings(Settings):
+    """Models, voices, address and limits of the server."""
+
+    model: tuple[Path, ...] = ()
+    """Runs and grafts of different languages on one base, or one export or base. Default: the built-in base."""
+    base: Path | None = None
+    """Folder of the base. Default: the runs' base, else the built-in one if the grafts were made for it."""
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
+    """Language of texts whose script several languages share. Default: the request must state it."""
+    voices: Path | None = None
+    """Folder with recordings that requests can name as voices: NAME.wav is the voice NAME."""
+    voice: str | None = None
+    """Voice of requests without one. Default: the first voice."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Addresses of other machines require an API key."""
+    port: int = Field(8000, ge=0, le=65_535)
+    """Port to listen on; 0 takes a free one."""
+    names: tuple[str, ...] = ()
+    """Additional host names, for example gpu-box.local or the name of a proxy."""
+    key_file: Path | None = None
+    """File whose first line is the API key. Default: VOXGRAFT_API_KEY."""
+    batch: int = Field(32, ge=1, le=1024)
+    """Maximum number of sentences that are decoded together."""
+    queue: int = Field(64, ge=1, le=100_000)
+    """Maximum number of requests in progress. More are refused with status 429."""
+    max_characters: int = Field(4096, ge=1, le=1_000_000)
+    """Maximum length of a text, in characters."""
+    max_body: int = Field(256, ge=1, le=1_000_000)
+    """Maximum size of a request, in kilobytes."""
+    device: ComputeDevice = None
+    precision: ComputePrecision = None
+
+
 PUBLISHED_BASE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.downloads)
 # As `FamilyName` in config/run.py: choices that the registry has.
 if TYPE_CHECKING:

@@ -69,7 +69,9 @@ ProofTexts = Annotated[
         "in addition to the built-in corpus."
     ),
 ]
-ComputeDevice = Annotated[str | None, Field(description="Device: cpu, cuda or cuda:N. Default: cuda if available.")]
+ComputeDevice = Annotated[
+    str | None, Field(description="Device: cpu, cuda, cuda:N or mps (Apple). Default: cuda if available, else cpu.")
+]
 ComputePrecision = Annotated[
     TrainPrecision | None,
     Field(
