@@ -55,7 +55,10 @@ def new_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_a_fix_names_what_the_command_line_names() -> None:
     with fill_placeholders({"RUN": "'my run'", "BASE": "C:\\1"}):
         filled = finding("graft-broken", "odd").cure, finding("base-moved", "odd", cure="see RUN/graft and BASE").cure
-    assert filled == ("create it again with `voxgraft graft 'my run'`.", "see RUN/graft and C:\\1")
+    assert filled == (
+        "create it again with `voxgraft graft 'my run'`, or download it again.",
+        "see RUN/graft and C:\\1",
+    )
     assert "voxgraft graft RUN" in finding("graft-broken", "odd").cure
     # A path with such a word stays as it is, also in an error that is made of a finding.
     with fill_placeholders({"RUN": "my-BASE", "BASE": "the-RUN"}):

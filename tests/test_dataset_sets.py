@@ -281,7 +281,7 @@ def test_a_stale_set_is_refused_with_both_sides_and_the_cure(
     assert shown in found
     assert "the set" in found
     assert "this run" in found
-    assert "prepare the set again" in caught.value.finding.cure
+    assert "prepare the clips again" in caught.value.finding.cure
     assert str(folder) in caught.value.finding.where
 
 

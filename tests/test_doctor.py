@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.support.run_folders import error_of
 from voxgraft.inspect.show import describe_abilities, missing_requirements
+from voxgraft.models.speech_model import choose_device, choose_dtype
 
 
 def run_doctor(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -48,3 +51,31 @@ def test_a_card_can_train_what_fits_into_its_memory(memory: float, gated: str, f
 def test_an_extra_names_only_the_packages_that_are_not_installed() -> None:
     assert missing_requirements("parquet") == []
     assert missing_requirements("no-such-extra") == []
+
+
+def test_an_apple_gpu_speaks_and_trains_nothing_large() -> None:
+    devices = [{"name": "Apple GPU", "kind": "mps", "memory": None, "note": ""}]
+    answers = {one["what"]: (one["answer"], one["why"]) for one in describe_abilities(devices)}
+    assert answers["speak with any base"] == ("yes", "with --device mps (not tested)")
+    assert answers["train the whole backbone"][0] == "no"
+
+
+def test_devices_are_named_and_refused_where_there_are_none() -> None:
+    for name in ("mps", "xpu", "gpu", "cuda:99"):
+        assert error_of(lambda name=name: choose_device(name)).code == "device"
+    assert choose_device("cpu") == "cpu"
+    assert choose_dtype(None, "mps") == choose_dtype("float32", "mps") == torch.float32
+    assert error_of(lambda: choose_dtype("bf16", "mps")).code == "device"
+
+
+@pytest.mark.long
+def test_speaking_imports_nothing_that_only_cuda_has() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None\n"  # an import of it fails
+        "import voxgraft\n"
+        "wav = voxgraft.load('tiny', device='cpu').speak('a cup', language='en', max_seconds=0.5)\n"
+        "from voxgraft.synthesis.batching import DecodeBatch\n"
+        "assert len(wav) and not {'voxgraft.nn.decode_kernels', 'voxgraft.nn.training_kernels'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

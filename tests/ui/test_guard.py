@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from voxgraft.core.web import is_local
 from voxgraft.ui.files import Roots
 from voxgraft.ui.jobs import ProjectJobs
 from voxgraft.ui.live import RunningJobs
-from voxgraft.ui.server import MAX_WAITING_LOGINS, AccessGuard, is_local
+from voxgraft.ui.server import MAX_WAITING_LOGINS, AccessGuard
 
 Result = TypeVar("Result")
 

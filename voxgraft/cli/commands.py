@@ -82,7 +82,7 @@ HELP_PANELS = {
     "Data": ("data", "prepare"),
     "Train": ("graft", "tokenizer", "plot", "clean"),
     "Evaluate": ("evaluate", "compare"),
-    "Use and share": ("export", "push", "pull", "download", "companion"),
+    "Use and share": ("serve", "export", "push", "pull", "download", "companion"),
     "Inspect and repair": ("show", "diagnose", "repair", "extend", "update"),
 }
 EXAMPLES = {
@@ -97,6 +97,7 @@ EXAMPLES = {
     "train": "voxgraft train runs/amharic --train.steps 2000",
     "plot": "voxgraft plot runs/amharic",
     "speak": 'voxgraft speak "hello" --run runs/amharic --language en --output hello.wav',
+    "serve": "voxgraft serve runs/amharic",
     "evaluate": "voxgraft evaluate runs/amharic --recognizer whisper:small",
     "compare": "voxgraft compare runs/amharic runs/other",
     "export": "voxgraft export runs/amharic --to chatterbox",
@@ -153,7 +154,7 @@ COMMANDS = (
         "demo",
         commands.DemoSettings,
         "voxgraft.demo.command:demo",
-        "Teach the built-in base Amharic in minutes, evaluate it, and write a report.",
+        "Teach Amharic to the built-in base in minutes, evaluate it, and write a report.",
         positional=("folder",),
     ),
     CliCommand(
@@ -234,6 +235,13 @@ COMMANDS = (
         "voxgraft.synthesis.command:speak",
         "Speak texts with a base, a run or grafts; write audio files or speech codes.",
         positional=("text",),
+    ),
+    CliCommand(
+        "serve",
+        commands.ServeSettings,
+        "voxgraft.server.command:serve",
+        "Serve speech over HTTP as OpenAI's API does: several grafts on one base (needs voxgraft[server]).",
+        positional=("model",),
     ),
     CliCommand(
         "evaluate",
@@ -326,7 +334,7 @@ COMMANDS = (
         "extend",
         commands.ExtendSettings,
         "voxgraft.graft.command:extend",
-        "Extend a checkpoint with rows for every piece of an extended tokenizer.",
+        "Extend a checkpoint with rows for every token of an extended tokenizer.",
         positional=("checkpoint",),
     ),
     CliCommand(
@@ -382,14 +390,14 @@ COMMANDS = (
         "data align",
         data.DataAlignSettings,
         "voxgraft.asr.align:data_align",
-        "Cut a long recording by its plain text. Sentences whose place is uncertain are rejected.",
+        "Cut a long recording into the sentences of its plain text. Sentences whose place is uncertain are rejected.",
         positional=("recording", "text"),
     ),
     CliCommand(
         "data transcribe",
         data.DataTranscribeSettings,
         "voxgraft.asr.align:data_transcribe",
-        "Transcribe recordings without texts with a recognizer, and import them, marked as machine-made.",
+        "Transcribe recordings that have no texts, and import them with the transcripts, marked as machine-made.",
         positional=("dataset", "recordings"),
     ),
     CliCommand(
@@ -417,13 +425,13 @@ COMMANDS = (
         "tokenizer train",
         commands.TokenizerTrainSettings,
         "voxgraft.graft.command:tokenizer_train",
-        "Train the pieces and characters that a base lacks for a language.",
+        "Learn the tokens and characters that a base lacks for a language.",
     ),
     CliCommand(
         "tokenizer merge",
         commands.TokenizerMergeSettings,
         "voxgraft.graft.command:tokenizer_merge",
-        "Append trained pieces to the base's tokenizer; every old id stays.",
+        "Append the new tokens to the base's tokenizer; every old id stays.",
     ),
     CliCommand(
         "tokenizer prove",

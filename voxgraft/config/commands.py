@@ -69,7 +69,7 @@ class NewSettings(Settings):
     """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Config file of another trainer, or its command line in a file, to take settings from. Prints each key."""
+    """Config of another trainer, or a file with its command line, to take settings from. Shows the result per key."""
 
 
 class UpdateSettings(Settings):
@@ -92,7 +92,7 @@ class CheckSettings(RunSettings):
     checkpoint: Path | None = None
     """Extended or trained checkpoint to check against the base and the tokenizer."""
     base_config: Path | None = None
-    """Config file of another trainer, or its command line in a file. Sizes, rates and freeze boundary are checked."""
+    """Config of another trainer, or a file with its command line: sizes, learning rates and frozen rows are checked."""
     prepared: Path | None = None
     """Prepared data of another trainer (text_ids/*.npy): its ids are checked."""
     speak: bool = False
@@ -112,7 +112,7 @@ class TrainCommandSettings(RunSettings):
     from_step: int | None = Field(None, ge=0)
     """Resume from this saved step instead of the newest. Later steps are moved aside, not deleted."""
     baseline: BaselineMode | None = None
-    """For comparison only: train all weights at lr_backbone, base rows masked. Old languages degrade."""
+    """For comparison only: train all weights at lr_backbone, with base rows masked. Old languages degrade."""
 
 
 class ExtendSettings(Settings):
@@ -138,7 +138,7 @@ class ExtendSettings(Settings):
 
 
 class TokenizerTrainSettings(Settings):
-    """Base, language and texts of the new pieces."""
+    """Base, language and texts for the new tokens."""
 
     base: BaseTokenizer
     family: FamilyOfFiles = None
@@ -147,14 +147,14 @@ class TokenizerTrainSettings(Settings):
     texts: tuple[Path, ...] = Field(min_length=1)
     """Text files of the new language, one sentence per line."""
     output: Path = Path("additions.json")
-    """File for the pieces and characters to add, for `tokenizer merge`."""
+    """Output file with the new tokens and characters, for `tokenizer merge`."""
     overwrite: OverwriteOutput = False
     tokenizer: VocabularySettings = VocabularySettings()
     """Tokenizer of the new language."""
 
 
 class TokenizerMergeSettings(Settings):
-    """The base's tokenizer, and the additions."""
+    """The base's tokenizer, and the new tokens."""
 
     base: BaseTokenizer
     family: FamilyOfFiles = None
@@ -273,7 +273,7 @@ class EvaluateSettings(Settings):
     output: Path | None = None
     """New output folder, required outside a run. Default: eval/default in the run, which is replaced."""
     players: int = Field(8, ge=0, le=100)
-    """Number of sentences per language with players in the report."""
+    """Number of sentences per language that get audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
     device: ComputeDevice = None
@@ -378,17 +378,50 @@ class UiSettings(Settings):
     roots: tuple[Path, ...] = (Path("."),)
     """Folders that the web UI may read and write. Commands run in the first."""
     host: str = "127.0.0.1"
-    """Address to listen on. Addresses of other machines require a password."""
+    """Address to listen on. An address that other machines can reach requires a password."""
     port: int = Field(7860, ge=1, le=65_535)
     """Port to listen on."""
     names: tuple[str, ...] = ()
-    """Additional host names, for example gpu-box.local or the name of a proxy."""
+    """Other host names under which the page is opened, for example gpu-box.local or the name of a proxy."""
     password_file: Path | None = None
     """File whose first line is the password. Default: VOXGRAFT_UI_PASSWORD, else a prompt."""
     max_upload: int = Field(4096, ge=1, le=1_000_000)
     """Maximum size of an upload, in megabytes."""
     open_browser: bool = False
     """Open the page in a browser on this machine."""
+
+
+class ServeSettings(Settings):
+    """Models, voices, address and limits of the server."""
+
+    model: tuple[Path, ...] = ()
+    """Runs and grafts of different languages on one base, or one export or base. Default: the built-in base."""
+    base: Path | None = None
+    """Folder of the base. Default: the runs' base, else the built-in one if the grafts were made for it."""
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
+    """Language of texts whose script several languages share. Default: the request must state it."""
+    voices: Path | None = None
+    """Folder with recordings that requests can name as voices: NAME.wav is the voice NAME."""
+    voice: str | None = None
+    """Voice of requests without one. Default: the first voice."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Addresses of other machines require an API key."""
+    port: int = Field(8000, ge=0, le=65_535)
+    """Port to listen on; 0 takes a free one."""
+    names: tuple[str, ...] = ()
+    """Additional host names, for example gpu-box.local or the name of a proxy."""
+    key_file: Path | None = None
+    """File whose first line is the API key. Default: VOXGRAFT_API_KEY."""
+    batch: int = Field(32, ge=1, le=1024)
+    """Maximum number of sentences that are decoded together."""
+    queue: int = Field(64, ge=1, le=100_000)
+    """Maximum number of requests in progress. More are refused with status 429."""
+    max_characters: int = Field(4096, ge=1, le=1_000_000)
+    """Maximum length of a text, in characters."""
+    max_body: int = Field(256, ge=1, le=1_000_000)
+    """Maximum size of a request, in kilobytes."""
+    device: ComputeDevice = None
+    precision: ComputePrecision = None
 
 
 PUBLISHED_BASE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.downloads)
@@ -442,16 +475,16 @@ class ExportSettings(Settings):
     model: Path
     """Folder of a run, or folder of a graft (then --base is required)."""
     to: ExportKind | None = None
-    """Target: graft (to share), peft, or an original package. Default: graft; for train.mode merged, that package."""
+    """Target: graft (to share), peft, or an original package. Default: graft; that package for train.mode merged."""
     drop_in: bool = False
-    """Chatterbox: a folder of the original size, for the new language only, that the package loads unchanged."""
+    """Chatterbox: write a model of the original size, for the new language only, which the original package loads."""
     parts: ExportParts = "both"
-    """Checkpoints: extended (no adapter, for old languages), merged (with it, for the new language), or both."""
+    """Checkpoints: extended (no adapter, for old languages), merged (adapter added, for the new language), or both."""
     base: Path | None = None
     """Folder of the base. Default: the run's base."""
     family: FamilyOfBase = None
     dtype: ExportDtype = "base"
-    """Number format: base keeps all bits; bf16 is rounded, half the size."""
+    """Number format: base (all bits are kept) or bf16 (rounded, half the size)."""
     copy_files: bool = False
     """Copy unchanged files of the base instead of making hard links."""
     output: Path | None = None
@@ -541,7 +574,7 @@ class PrepareSettings(RunSettings):
     batch_seconds: float = Field(60.0, gt=0, le=3600)
     """Seconds of audio per encoder batch. Clips of a batch have similar lengths."""
     voices: tuple[str, ...] = ()
-    """For bases with fixed voices: SPEAKER=VOICE sets the base's voice of a speaker. Others get voices in order."""
+    """For bases with fixed voices: SPEAKER=VOICE gives a speaker that voice. Other speakers get the voices in order."""
     device: str | None = None
     """Device of the encoder: cpu, cuda or cuda:N. Default: cuda if available."""
 
@@ -555,9 +588,9 @@ class DiagnoseSettings(Settings):
     checkpoint: Path
     """Checkpoint of any trainer (.safetensors, .pt, .pth), a folder with one, or a run. It is never changed."""
     base: Path | None = None
-    """Folder of the base it was trained from, or tiny for the built-in one. Default: the run's base."""
+    """Folder of the base of the checkpoint, or tiny for the built-in one. Default: the run's base."""
     tokenizer: Path | None = None
-    """Extended tokenizer it was trained with."""
+    """Extended tokenizer that the checkpoint was trained with."""
     family: FamilyOfBase = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language. With a tokenizer, sentences of the language are checked for unknown tokens."""
@@ -566,7 +599,7 @@ class DiagnoseSettings(Settings):
     base_config: Path | None = None
     """Config file of the trainer that wrote the checkpoint, or a file with its command line."""
     prepared: Path | None = None
-    """Prepared data it was trained on (text_ids/*.npy, codes/*.npy)."""
+    """Prepared data that the checkpoint was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True
     """Write the report: report.html, diagnosis.png and diagnosis.json."""
     output: Path | None = None
@@ -587,7 +620,7 @@ class RepairSettings(Settings):
     checkpoint: Path
     """Checkpoint to repair (.safetensors, .pt, .pth, a folder of shards). It is never changed."""
     base: Path
-    """Folder of the base it was trained from, or tiny for the built-in one."""
+    """Folder of the base that the checkpoint was trained from, or tiny for the built-in one."""
     output: Path
     """New file: NAME.safetensors, or NAME.pt or NAME.pth for a torch archive."""
     overwrite: bool = False
@@ -600,15 +633,15 @@ class RepairSettings(Settings):
     body: Annotated[float, Field(ge=0, le=1)] | None = None
     """Interpolate the backbone between the base (0) and the tuned model (1)."""
     choose: bool = False
-    """Choose that point with the recognizer, if the base has a vocoder."""
+    """Choose the value of --body with a recognizer, if the base has a vocoder."""
     points: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field((0.0, 0.25, 0.5, 0.75, 1.0), min_length=1)
-    """Points to try."""
+    """With --choose: values of --body to try."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language to speak."""
+    """With --choose: code of the new language to speak."""
     max_sentences: int = Field(8, ge=1, le=1000)
     """With --choose: maximum number of sentences per language at each point."""
     worse: float = Field(0.05, ge=0, le=1)
-    """Maximum increase of an old language's phone error over the base's."""
+    """With --choose: maximum increase of an old language's phone error over the base's."""
     rows: RowSettings = RowSettings()
     """Rows that are rebuilt."""
     seed: int = Field(0, ge=0, le=MAX_SEED)

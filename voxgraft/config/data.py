@@ -52,7 +52,7 @@ class DataImportSettings(Settings):
     shortest: float = Field(1.0, gt=0, le=30)
     """Minimum length in seconds. Shorter subtitles are joined with their neighbours."""
     longest: float | None = Field(None, gt=1, le=120)
-    """Maximum length in seconds. Longer ones are split at pauses. Default: 15, or less if the family requires it."""
+    """Maximum length in seconds. Longer clips are split at pauses. Default: 15, or less if the family requires it."""
     lead: float = Field(0.10, ge=0, le=1)
     """Seconds to keep before the first word, if the pause is long enough."""
     tail: float = Field(0.15, ge=0, le=1)
@@ -124,9 +124,9 @@ class QualitySettings(Settings):
     """Thresholds for rejecting clips. Nothing is ever deleted."""
 
     shortest: float = Field(0.8, ge=0)
-    """Seconds."""
+    """Minimum length of a clip, in seconds."""
     longest: float = Field(20.0, gt=0)
-    """Seconds."""
+    """Maximum length of a clip, in seconds."""
     slowest: float | None = Field(None, ge=0)
     """Minimum letters per second. Below: missing text or long silence. Default: from the clips of the language."""
     fastest: float | None = Field(None, gt=0)
@@ -146,7 +146,7 @@ class QualitySettings(Settings):
     outlier: float = Field(4.5, gt=0)
     """Maximum deviation of a clip's pace from its speaker's, in robust standard deviations."""
     same_text: int = Field(8, ge=1)
-    """Maximum number of uses of the same sentence by one speaker."""
+    """Maximum number of clips in which one speaker says the same sentence."""
 
 
 class DataReportSettings(Settings):
@@ -190,7 +190,7 @@ class DataVerifySettings(Settings):
     worst: float = Field(0.1, gt=0, le=1)
     """Share of the clips to list as the worst."""
     outlier: float = Field(4.5, gt=0)
-    """Robust standard deviations above the median disagreement from which a clip is marked as text-mismatch."""
+    """Clips that disagree this many robust standard deviations above the median are marked as text-mismatch."""
 
 
 class _RecordingSettings(Settings):
@@ -223,7 +223,7 @@ class DataAlignSettings(_RecordingSettings):
     """Text file. Sentences end at marks such as . ! ? ። and at empty lines."""
     dataset: DatasetFolder
     threshold: float = Field(0.55, gt=0, lt=1)
-    """Minimum share of a sentence's sounds that must be recognized at its place. Others are rejected, not guessed."""
+    """Minimum share of a sentence's sounds that must be recognized at its place. Other sentences are rejected."""
     encoding: TextEncoding = None
     lead: float = Field(0.10, ge=0, le=1)
     """Seconds to keep before the first word."""

@@ -59,17 +59,19 @@ NewLanguage = Annotated[
 LanguageTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Text files to learn new tokens from, one sentence per line, or the manifest.jsonl of a dataset."
+        description="Text files of the new language for its tokenizer: one sentence per line, or a dataset's manifest."
     ),
 ]
 ProofTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Your own texts of base languages (en.txt, fr.txt ...) to verify, "
+        description="Your own texts of base languages (en.txt, fr.txt ...) to verify the tokenizer with, "
         "in addition to the built-in corpus."
     ),
 ]
-ComputeDevice = Annotated[str | None, Field(description="Device: cpu, cuda or cuda:N. Default: cuda if available.")]
+ComputeDevice = Annotated[
+    str | None, Field(description="Device: cpu, cuda, cuda:N or mps (Apple). Default: cuda if available, else cpu.")
+]
 ComputePrecision = Annotated[
     TrainPrecision | None,
     Field(
@@ -97,14 +99,14 @@ SourceSpeaker = Annotated[
 
 
 class VocabularySettings(Settings):
-    """How the new pieces are trained."""
+    """How the new tokens are trained."""
 
     pieces: int = Field(1000, ge=0, le=20_000)
-    """Maximum number of multi-character pieces to add. Single characters do not count."""
+    """Maximum number of multi-character tokens to add. Single characters do not count."""
     min_count: int = Field(5, ge=2)
-    """Minimum number of occurrences of a piece in the texts."""
+    """Minimum number of occurrences of a new token in the texts."""
     max_piece_characters: int = Field(12, ge=2, le=32)
-    """Maximum length of a piece, in characters."""
+    """Maximum length of a new token, in characters."""
     normalise: bool = True
     """Normalize text of the new language in training and synthesis: numbers as words, plain punctuation."""
     fold_homophones: bool = False
@@ -112,10 +114,10 @@ class VocabularySettings(Settings):
 
 
 class TokenizerSettings(VocabularySettings):
-    """How the new pieces are trained, or an existing tokenizer file."""
+    """Tokenizer of the new language: how it is trained, or an existing file."""
 
     file: Path | None = None
-    """Extended tokenizer to use instead of training one. It is verified in the same way."""
+    """Extended tokenizer of any program, verified like a trained one. Default: the one that `graft` trains."""
 
 
 class RowSettings(Settings):
@@ -123,9 +125,9 @@ class RowSettings(Settings):
 
     init: RowInit = Field(
         "romanised",
-        description="Initial value. romanised: mean of the base rows of the piece in Latin letters; script-mean: of "
-        "the base's letters in the same script, or of all its letters if it lacks that script; mean: of all base rows; "
-        "random: noise with the mean and spread of the base rows.",
+        description="Initial value. romanised: mean of the base rows for the token's Latin spelling; script-mean: mean "
+        "of the base's letters in the same script, or of all its letters if it lacks that script; mean: mean of all "
+        "base rows; random: noise with the mean and spread of the base rows.",
     )
     noise: float = Field(0.05, ge=0, le=1)
     """Noise added to each new row, as a fraction of the base rows' standard deviation; makes all rows different."""
@@ -134,7 +136,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Training data: folders written by `prepare`, or prompt-target pairs of an IndexTTS-2 fork (docs/migration.md)."""
+    """Recordings, their clips, and prepared clips (or pairs of an IndexTTS-2 fork, see docs/migration.md)."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""
@@ -147,13 +149,13 @@ class DataSettings(Settings):
     dataset: Path | None = None
     """Dataset that `go` imports into and `prepare` reads. Default: RUN/data."""
     train: tuple[Path, ...] = ()
-    """Training sets of the new language. Default: data/train in the run folder."""
+    """Prepared training clips of the new language (folders). Default: data/train in the run folder."""
     valid: tuple[Path, ...] = ()
-    """Held-out sets of the new language. Default: data/valid in the run folder."""
+    """Prepared held-out clips of the new language (folders). Default: data/valid in the run folder."""
     replay: tuple[Path, ...] = ()
-    """Merged mode: training sets of base languages, so that they are not forgotten."""
+    """Merged mode: prepared training clips of base languages (folders), so that these are not forgotten."""
     replay_valid: tuple[Path, ...] = ()
-    """Held-out sets of base languages, to measure retention."""
+    """Prepared held-out clips of base languages (folders), to measure retention."""
     replay_texts: tuple[Path, ...] = ()
     """Texts of base languages (en.txt, fr.txt ...) that the base speaks as replay. Default: built-in texts."""
     self_replay: int | None = Field(None, ge=0)
@@ -195,7 +197,7 @@ class TrainSettings(Settings):
     rank: int = Field(_OPTIONS.rank, ge=1, le=1024)
     """Rank of the adapter."""
     alpha: float | None = Field(None, gt=0)
-    """Scaling of the adapter is alpha / rank. Default: scaling 1."""
+    """Alpha of the adapter, which is scaled by alpha / rank. Default: equal to the rank."""
     lr_rows: float = Field(_OPTIONS.lr_rows, gt=0)
     """Learning rate of the new rows."""
     lr_adapter: float = Field(_OPTIONS.lr_adapter, gt=0)
@@ -215,7 +217,7 @@ class TrainSettings(Settings):
     steps: int | None = Field(None, ge=1)
     """Number of optimizer steps. Default: 10,000 (`new` writes 300 for tiny), or as set by epochs."""
     epochs: float | None = Field(None, gt=0)
-    """Number of passes over the training sets, instead of steps."""
+    """Number of passes over the training clips, instead of steps."""
     batch_tokens: int = Field(_OPTIONS.batch_tokens, ge=64)
     """Tokens (conditioning, text and speech) per optimizer step."""
     microbatch_tokens: int | None = Field(None, ge=64)
@@ -267,7 +269,7 @@ class TrainSettings(Settings):
     retention_bound: float | None = Field(0.05, gt=0)
     """Merged mode: stop training when the validation loss of a base language has risen by more than this share."""
     interpolate: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
-    """Merged mode: interpolation weights towards the base to try at the end; the best one within the bound is kept."""
+    """Merged mode: points from the base (0) to the trained model (1) to try at the end. The best in bounds is kept."""
 
 
 class EvaluationSettings(Settings):

@@ -211,7 +211,7 @@ def _open_checked_set(
     if is_folder(path):
         if header.role not in ACCEPTED_ROLES[role]:
             found = f"{path.name} was prepared for {header.role}, but is used for {role}"
-            cure = f"use it as {ROLE_SETTING_KEYS[header.role]}, or give a set that was prepared for {role}."
+            cure = f"use it as {ROLE_SETTING_KEYS[header.role]}, or give a folder that was prepared for {role}."
             expected = " or ".join(ACCEPTED_ROLES[role])
             findings.append(finding("set-role", found, expected=expected, where=path, cure=cure))
         required = requirements.header(of_base=of_base)

@@ -301,6 +301,7 @@ def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
 MAIN_PACKAGES = ("torch", "triton", "numpy", "safetensors", "tokenizers", "sentencepiece", "soundfile", "av", "gradio")
 OPTIONAL_PARTS = {
     "ui": "web UI (`voxgraft ui`)",
+    "server": "speech server (`voxgraft serve`)",
     "hub": "download bases, push and pull grafts",
     "indextts2": "prepare data for IndexTTS-2",
     "languages": "Japanese text for Chatterbox",
@@ -314,6 +315,7 @@ OTHER_PARTS = {
     "faster-whisper": "recognizer for most languages (`--recognizer whisper:small`)",
     "espeakng-loader": "synthetic voices for tests and recipes",
 }
+MPS_NOTE = "use --device mps: float32, vocoder on the CPU; not tested with voxgraft"
 # Free memory of a card, in bytes, that training needs at the published sizes: the smallest cards on which a whole step
 # was measured to pass (docs/log.md, "What fits").
 GATED_TRAINING_BYTES = 8e9
@@ -411,6 +413,8 @@ def find_devices() -> tuple[list[dict[str, Any]], str]:
             notes = [f"compute capability {values.major}.{values.minor}"]
             notes += [] if values.major >= 8 else ["no bf16: trains in fp16"]
             notes += [] if importlib.util.find_spec("triton") else ["triton not installed: slower kernels"]
+            if torch.version.hip is not None:
+                notes = [f"ROCm {torch.version.hip}: not tested with voxgraft; fused kernels are off"]
             devices.append(
                 {"name": values.name, "kind": f"cuda:{index}", "memory": values.total_memory, "note": ", ".join(notes)}
             )
@@ -418,7 +422,7 @@ def find_devices() -> tuple[list[dict[str, Any]], str]:
         note = "an NVIDIA driver is installed, but this torch was built without CUDA: install a CUDA build of torch"
         devices.append({"name": "NVIDIA", "kind": "unusable", "memory": None, "note": note})
     if torch.backends.mps.is_available():
-        devices.append({"name": "Apple GPU", "kind": "mps", "memory": None, "note": "not tested with voxgraft"})
+        devices.append({"name": "Apple GPU", "kind": "mps", "memory": None, "note": MPS_NOTE})
     name = platform.processor() or platform.machine()
     note = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     devices.append({"name": name, "kind": "cpu", "memory": read_memory()[0], "note": note})
@@ -428,7 +432,7 @@ def find_devices() -> tuple[list[dict[str, Any]], str]:
 def describe_abilities(devices: list[dict[str, Any]]) -> list[dict[str, str]]:
     """What can be trained and spoken here, each with the reason."""
     card = max((one["memory"] for one in devices if one["kind"].startswith("cuda")), default=0)
-    has_torch = bool(devices)
+    has_torch, has_mps = bool(devices), any(one["kind"] == "mps" for one in devices)
 
     def training(needed: float) -> tuple[str, str]:
         if not card:
@@ -444,7 +448,11 @@ def describe_abilities(devices: list[dict[str, Any]]) -> list[dict[str, str]]:
         (
             "speak with any base",
             "yes" if has_torch else "no",
-            "on the CPU slower than real time" if not card else "on the GPU",
+            "on the GPU"
+            if card
+            else "with --device mps (not tested)"
+            if has_mps
+            else "on the CPU slower than real time",
         ),
     ]
     return [{"what": what, "answer": answer, "why": why} for what, answer, why in rows]

@@ -107,7 +107,7 @@ def build_sequence(
     # IndexTTS-2 strips start and stop ids from a text: what is on them would never be spoken.
     forbidden_ids = sorted(set(text.tolist()) & spec.forbidden_text_ids)
     if forbidden_ids:
-        cure = "remove them from the tokenizer's output; no piece of a language may use them."
+        cure = "use a tokenizer that gives these ids to no token of the language."
         raise GraftError(
             "ids-barred", f"the text contains the ids {forbidden_ids}", expected="ordinary pieces", cure=cure
         )

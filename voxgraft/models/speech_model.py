@@ -388,18 +388,22 @@ def choose_device(requested: str | None) -> str:
         device = torch.device(requested)
     except RuntimeError:
         found = f"{requested!r} is not a device"
-        raise ConfigError("device", found, expected="cpu, cuda or cuda:N") from None
+        raise ConfigError("device", found, expected="cpu, cuda, cuda:N or mps") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         reason = f"there {'is' if count == 1 else 'are'} only {count}" if count else "no CUDA GPU was found"
         raise ConfigError("device", f"device {requested!r} is not available: {reason}")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError("device", f"{requested!r} is not supported", expected="cpu, cuda or cuda:N")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device", f"device {requested!r} is not available: no Apple GPU was found")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError("device", f"{requested!r} is not supported", expected="cpu, cuda, cuda:N or mps")
     return requested
 
 
 def choose_dtype(precision: str | None, device: str) -> torch.dtype:
     """The number format that a model computes in: the requested one, else what suits the device."""
+    if device.startswith("mps") and HALF_PRECISION_DTYPES.get(precision or ""):
+        raise ConfigError("device", f"{precision} was requested on mps", expected="float32 there")
     if precision is not None:
         return HALF_PRECISION_DTYPES.get(precision, torch.float32)
     if not device.startswith("cuda"):

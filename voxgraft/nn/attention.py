@@ -9,6 +9,7 @@ Shapes: T positions in a pack, B sequences, R rows of a cache, S its length, H h
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -60,7 +61,8 @@ def choose_attention_backend(
 
     `learning_width` is the width of a head where gradients are wanted.
     """
-    if torch.device(device).type != "cuda" or not _has_varlen():
+    # ROCm calls itself cuda too, but these kernels were only measured on NVIDIA's GPUs.
+    if torch.device(device).type != "cuda" or torch.version.hip is not None or not _has_varlen():
         return "sdpa"
     capability = torch.cuda.get_device_capability(device)
     if learning_width is not None and supports_tiled_attention(capability, dtype, learning_width):
@@ -173,17 +175,32 @@ class KVCache:
         self.length = length
         self.num_rows = rows
 
+    def view(self, num_rows: int, length: int) -> KVCache:
+        """The first rows and positions of this cache, in the same memory."""
+        part = copy.copy(self)
+        part.keys = [keys[:num_rows, :, :length] for keys in self.keys]
+        part.values = [values[:num_rows, :, :length] for values in self.values]
+        part.filled, part.length, part.num_rows = self.filled[:num_rows], length, num_rows
+        return part
+
 
 @dataclass(frozen=True)
 class PrefillContext:
-    """Packed attention that also fills a cache: sequence b of the pack becomes row b."""
+    """Packed attention that also fills a cache: sequence b of the pack becomes row b, or `first_row` + b."""
 
     packing: Packing
     cache: KVCache
+    first_row: int | None = None
+    """None where the pack fills the whole cache."""
 
     def __post_init__(self) -> None:
         rows = len(self.packing.offsets) - 1
-        if rows != self.cache.num_rows or self.packing.longest > self.cache.length:
+        end = rows if self.first_row is None else self.cache.num_rows
+        if (
+            (self.first_row or 0) + rows > self.cache.num_rows
+            or end != self.cache.num_rows
+            or self.packing.longest > self.cache.length
+        ):
             found = f"{rows} sequences of up to {self.packing.longest} positions"
             expected = f"{self.cache.num_rows} of up to {self.cache.length}, as in the cache"
             raise GraftError("packing", found, expected=expected)
@@ -198,14 +215,15 @@ class PrefillContext:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # Keys and values [T, H, D] go to [row, :, position] of the cache [R, H, S, D].
-        cache_index = (self.packing.rows, slice(None), self.packing.positions)
+        cache_index = (self.packing.rows + (self.first_row or 0), slice(None), self.packing.positions)
         self.cache.keys[layer][cache_index] = k.to(self.cache.keys[layer].dtype)
         self.cache.values[layer][cache_index] = v.to(self.cache.values[layer].dtype)
         return self.packing.attend(layer, q, k, v)
 
     def finish(self) -> None:
         """Count what was filled; call once after the backbone's forward."""
-        self.cache.filled.copy_(self.packing.offsets.diff())
+        lengths, first = self.packing.offsets.diff(), self.first_row or 0
+        self.cache.filled[first : first + len(lengths)].copy_(lengths)
 
 
 class DecodeContext:

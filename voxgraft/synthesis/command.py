@@ -125,7 +125,7 @@ def synthesize(
         for piece_index, item in enumerate(plan.pieces):
             # Chunks of about one length share a batch.
             key = (item.max_codes, utterance_index, piece_index)
-            request = _build_request(item, condition, key)
+            request = build_request(item, condition, key)
             requests.setdefault(id(plan.system), {})[utterance_index, piece_index] = request
     engines = {id(system): _build_engine(system, settings, vocoder) for system in speakers.all}
     results: dict[tuple[int, int], SynthesisResult] = {}
@@ -165,7 +165,8 @@ def stream_speech(
     return stream_pieces(plan, engine, voices.condition(plan.voice), vocoder)
 
 
-def _build_request(piece: SpokenChunk, condition: Any, sort_key: tuple[int, ...]) -> SynthesisRequest:
+def build_request(piece: SpokenChunk, condition: Any, sort_key: tuple[int, ...] = ()) -> SynthesisRequest:
+    """What the engine is given of a planned chunk."""
     return SynthesisRequest(piece.ids, condition, piece.seed, piece.max_codes, piece.language, sort_key, piece.closed)
 
 
@@ -351,7 +352,7 @@ def stream_pieces(
     """
     rate = vocoder.sample_rate
     for piece in utterance.pieces:
-        request = _build_request(piece, condition, ())
+        request = build_request(piece, condition, ())
         stream = vocoder.stream(utterance.voice.clip, piece.max_codes)
         if stream is not None:
             yield from stream_sentence(engine, request, stream, rate)

@@ -79,8 +79,9 @@ class ModelContext:
         return copy.deepcopy(self.opened, {id(tensor): tensor for tensor in tensors})
 
     def vocoder(self) -> Vocoder | None:
-        """The base's vocoder on the same device."""
-        return self.family.vocoder(self.files, self.device, self.vocoder_dtype)
+        """The base's vocoder on the same device; beside an Apple GPU on the CPU, since vocoders need float64."""
+        device = "cpu" if self.device.startswith("mps") else self.device
+        return self.family.vocoder(self.files, device, self.vocoder_dtype)
 
     def languages(self) -> tuple[str, ...]:
         """Languages that the base speaks, by its release."""
@@ -165,7 +166,11 @@ def open_grafted_model(context: ModelContext, graft: Graft) -> SpeakingModel:
 
     _require_same_base(context, graft.card.base, graft.folder)
     model = context.model()
-    grow_model(model, graft.card.num_rows)
+    for name, grown in grow_model(model, graft.card.num_rows).items():
+        if context.opened is not None:  # the copy of the base's rows gives way to the rows that all models share
+            plain = context.opened.get_submodule(name)
+            for tensor, value in plain.named_parameters():
+                grown.register_buffer(f"base_{tensor}", value.detach())
     load_new_rows(model, {name: torch.from_numpy(values) for name, values in graft.rows.items()})
     folder = graft.folder / ADAPTER_NAME
     gate = load_peft_adapter(model, read_peft_folder(folder)) if is_folder(folder) else None

@@ -12,32 +12,41 @@ import binascii
 import getpass
 import gzip
 import hmac
-import ipaddress
 import logging
 import os
 import re
 import secrets
-import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
-from contextlib import asynccontextmanager, chdir, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager, chdir, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from voxgraft.config.base import rebuild_settings_models
 from voxgraft.config.commands import UiSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, VoxgraftError
-from voxgraft.core.files import format_error_reason, read_text
+from voxgraft.core.files import read_text
 from voxgraft.core.results import CommandResult, SimpleResult
+from voxgraft.core.web import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    find_rejection_reason,
+    is_local,
+    list_host_names,
+    listening_socket,
+    read_headers,
+    sigterm_as_interrupt,
+)
 from voxgraft.ui.files import PROJECT_PATHS, Roots
 from voxgraft.ui.jobs import PASSWORD_VARIABLE, ProjectJobs
 
@@ -47,12 +56,6 @@ if TYPE_CHECKING:
     from voxgraft.ui.page import PageContext
 
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 # Characters; with the delay below, guessing eight of them is hopeless.
 MIN_PASSWORD = 8
 # Delay after a wrong password, so that guessing takes years.
@@ -104,16 +107,6 @@ SANDBOX_POLICY = (
 )
 
 
-def is_local(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def ui(settings: UiSettings) -> CommandResult:
     """Serve until Ctrl-C."""
     roots = Roots.of(settings.roots)
@@ -127,8 +120,8 @@ def ui(settings: UiSettings) -> CommandResult:
     rebuild_settings_models()  # now, in one thread: requests are answered in many
     # Commands run in the first root; from there the page resolves the same relative paths as they do.
     with (
-        _sigterm_as_interrupt(),
-        _listening_socket(settings) as listener,
+        sigterm_as_interrupt(),
+        listening_socket(settings.host, settings.port) as listener,
         # Files lie here between the browser and the project: readable by nobody else, removed with the server.
         tempfile.TemporaryDirectory(prefix="voxgraft-ui-", ignore_cleanup_errors=True) as uploads,
         chdir(roots.home),
@@ -175,23 +168,6 @@ def _format_stop_message(jobs: list[str]) -> str:
     """The page's last line."""
     words = f"still running: {', '.join(jobs)}; " if jobs else ""
     return f"the web UI has stopped; {words}start it again with `voxgraft ui`"
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM (`kill`, a stopped service) ends it as Ctrl-C does, so that nothing is left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def create_app(roots: Roots, settings: UiSettings, password: str | None) -> AccessGuard:
@@ -243,14 +219,10 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     )  # fmt: skip
     # Only then does gradio check that a file that a request names was uploaded here.
     demo.has_launched = True
-    # Only these host names are answered: otherwise another site's name could be made to lead here (DNS rebinding).
-    names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
-    if not is_local(settings.host):
-        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
     first = insert_first_paint(app, lambda query: first_paint_html(built[0], query))
     # Read now what every run's card needs (10 ms for each run.yaml), not when the first page waits for it.
     threading.Thread(target=first_paint_html, args=(built[0], ""), daemon=True).start()
-    return AccessGuard(first, frozenset(names), password, prefix)
+    return AccessGuard(first, list_host_names(settings.host, settings.names), password, prefix)
 
 
 def _patient_queue() -> type:
@@ -321,23 +293,6 @@ def _resolve_password(settings: UiSettings) -> str | None:
     return given
 
 
-@contextmanager
-def _listening_socket(settings: UiSettings) -> Iterator[socket.socket]:
-    """The open port; opened before the page is built, so that a taken port is reported at once."""
-    try:
-        (kind, _, _, _, address), *_ = socket.getaddrinfo(
-            settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        listener = socket.socket(kind, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        found = f"cannot listen on {settings.host}:{settings.port}: {format_error_reason(error)}"
-        raise ConfigError("ui-port", found) from None
-    with listener:
-        yield listener
-
-
 class LoginThrottle:
     """One guess at a time from each address: parallel guesses are no faster than guesses in turn."""
 
@@ -381,9 +336,9 @@ class AccessGuard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        path = scope["path"]
-        if reason := self._rejection_reason(scope, headers):
+        headers, path = read_headers(scope), scope["path"]
+        prefix, names = self.open_prefix, self.names
+        if reason := find_rejection_reason(scope, headers, names, what="the web UI", open_prefix=prefix):
             await _send_refusal(scope, send, 403, reason)
         # Gradio answers addresses that cannot be the page's with an internal error. Its proxy, which fetches pages of
         # other servers, is not needed here and stays closed.
@@ -424,28 +379,6 @@ class AccessGuard:
         given = [part.strip() for part in headers.get("cookie", "").split(";")]
         wanted = f"{AUTH_COOKIE}={self.secret}".encode()
         return any(hmac.compare_digest(part.encode(), wanted) for part in given)
-
-    def _rejection_reason(self, scope: Scope, headers: dict[str, str]) -> str:
-        """Why a request is not from one of our pages; empty if it is, or if no browser sent it."""
-        host = headers.get("host", "")
-        # The address itself is safe: only a foreign host name that resolves to us (DNS rebinding) is not.
-        reached = str((scope.get("server") or ("",))[0]).lower().removeprefix("::ffff:")
-        name = ""
-        with suppress(ValueError):
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-        if not name or name not in {*self.names, reached}:
-            return "this host name is not allowed; add it with --names"
-        if self.open_prefix and scope["path"].startswith(self.open_prefix):
-            return ""
-        origin = headers.get("origin")
-        if origin is not None and origin.lower().partition("://")[2] != host.lower():
-            return "pages of other origins may not use the web UI"
-        site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
-        if site in (None, "same-origin", "none"):
-            return ""
-        # Another page may link here, and do nothing else.
-        is_link = scope.get("method") == "GET" and mode == "navigate" and headers.get("sec-fetch-dest") == "document"
-        return "" if is_link else "pages of other origins may not use the web UI"
 
 
 def _password_matches(authorization: str, password: str) -> bool:

@@ -1,0 +1,196 @@
+"""Continuous batching: rows of different grafts join and leave one decode batch, and each has the codes it has alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.synthesis import made_graft, settings_of
+from voxgraft.models import get_family
+from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
+from voxgraft.nn.row_adapters import RowLoraLayer, join_adapters
+from voxgraft.synthesis.batching import DecodeBatch, DecodeRow
+from voxgraft.synthesis.command import build_request, plan_utterance
+from voxgraft.synthesis.engine import (
+    SpeakingModel,
+    SynthesisEngine,
+    SynthesisModels,
+    SynthesisRequest,
+    open_synthesis_models,
+)
+from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
+
+TEXTS = {"am": ("ሰላም", "[en]box[/en] ነው"), "ti": ("ሰላም ከመይ ኣለኻ",), "en": ("no", "take the red box"), "fr": ("le pain",)}
+Work = list[tuple[SynthesisRequest, SpeakingModel]]
+
+
+@pytest.fixture(scope="module")
+def speakers(tmp_path_factory: pytest.TempPathFactory) -> SynthesisModels:
+    base = get_family("tiny").shipped_folder()
+    assert base is not None
+    folder = tmp_path_factory.mktemp("grafts")
+    grafts = [made_graft(folder, base, language, seed) for seed, language in enumerate(("am", "ti"), 3)]
+    return open_synthesis_models(settings_of("x", *(f"--graft={graft}" for graft in grafts), "--device=cpu"))
+
+
+def build_work(speakers: SynthesisModels, seeds: Sequence[int], seconds: float) -> Work:
+    work: Work = []
+    for seed in seeds:
+        settings = settings_of("x", "--device=cpu", f"--max-seconds={seconds}", f"--seed={seed}")
+        voices = VoiceLoader(speakers, settings)
+        for language, texts in TEXTS.items():
+            for text in texts:
+                plan = plan_utterance(speakers, voices, UtteranceRequest("x", text, language), settings)
+                condition = voices.condition(plan.voice)
+                work += [
+                    (
+                        build_request(one, condition),
+                        plan.system,
+                    )
+                    for one in plan.pieces
+                ]
+    return work
+
+
+def build_batch(speakers: SynthesisModels, guidance: float = 0.0) -> DecodeBatch:
+    family = speakers.context.family
+    sampling = replace(family.upstream_sampling(), readable=True, guidance=guidance)
+    return DecodeBatch(speakers.all, sampling, code_hz=family.code_hz)
+
+
+def run_together(batch: DecodeBatch, work: Work, seed: int, most: int) -> list[tuple[int, ...]]:
+    """All of it, in a random order, some joining between any two blocks, and now and then one that is cancelled."""
+    draw, waiting = random.Random(seed), list(enumerate(work))
+    live: dict[int, tuple[int, DecodeRow]] = {}
+    draw.shuffle(waiting)
+    found: dict[int, tuple[int, ...]] = {}
+    extra: DecodeRow | None = None
+    while waiting or live:
+        if extra is not None and extra in batch.rows and draw.random() < 0.5:
+            batch.remove(extra)
+        if draw.random() < 0.3:
+            extra = batch.join(*draw.choice(work))
+        for _ in range(draw.randint(0, 3)):
+            if waiting and len(live) < most:
+                position, own = waiting.pop()
+                row = batch.join(*own)
+                live[id(row)] = position, row
+        for row in batch.advance():
+            if id(row) in live:
+                position, _ = live.pop(id(row))
+                assert row.result is not None
+                found[position] = row.result.codes
+    return [found[position] for position in range(len(work))]
+
+
+def test_codes_are_those_of_the_request_alone_whatever_is_beside_it(speakers: SynthesisModels) -> None:
+    work, batch = build_work(speakers, [0], 0.6), build_batch(speakers)
+    alone = []
+    for own in work:
+        row = batch.join(*own)
+        while row.result is None:
+            batch.advance()
+        alone.append(row.result.codes)
+    assert run_together(build_batch(speakers), work, 1, 12) == alone
+    assert len(set(alone)) == len(work)
+
+
+@pytest.mark.long
+def test_long_utterances_in_any_company_have_the_codes_that_speak_gives_one_by_one(speakers: SynthesisModels) -> None:
+    work = build_work(speakers, [0, 1], 8.0)
+    engines = {
+        id(one): SynthesisEngine(
+            one.model,
+            replace(one.family.upstream_sampling(), readable=True),
+            set_gate=one.set_gate_for,
+            batch_size=1,
+            loop_code_hz=one.family.code_hz,
+        )
+        for one in speakers.all
+    }
+    expected = [engines[id(system)].run([request], "test")[0].codes for request, system in work]
+    assert run_together(build_batch(speakers), work, 2, 20) == expected
+
+
+def test_a_row_without_an_adapter_has_the_bits_of_the_base(speakers: SynthesisModels) -> None:
+    base = speakers.base
+    assert base is not None
+    models = [speakers.context.model() for _ in range(2)]
+    for seed, model in enumerate(models):
+        name = model.adapter_layers()[seed]  # different layers of the two have an adapter
+        add_adapter(model, [name], rank=2 + seed, alpha=3, seed=seed)
+        load_adapter_state(model, {key: torch.full_like(value, 0.3) for key, value in adapter_state(model).items()})
+    joined, choice = join_adapters(models)
+    layers = {name: layer for name, layer in joined.named_modules() if isinstance(layer, RowLoraLayer)}
+    assert list(layers) == models[0].adapter_layers()[:2]
+    for number, (name, layer) in enumerate(layers.items(), 1):
+        x = torch.randn(8, layer.down.shape[1])
+        plain, own = (model.get_submodule(name) for model in (base.model, models[number - 1]))
+        with torch.no_grad():
+            own.gate.on = True  # type: ignore[union-attr]
+            expected = plain(x)
+            choice.rows = torch.tensor([0, number, 0, 3 - number] * 2)
+            found = layer(x)
+            choice.rows = None
+            assert torch.equal(layer(x), expected)
+            assert torch.equal(found[::2], expected[::2])
+            assert torch.equal(found[3::4], expected[3::4]), "this layer has no adapter of the other model"
+            torch.testing.assert_close(found[1::4], own(x)[1::4])
+            assert not torch.equal(found[1::4], expected[1::4])
+
+
+def test_the_batch_grows_with_its_rows_and_positions_and_keeps_what_it_holds(speakers: SynthesisModels) -> None:
+    work, batch = build_work(speakers, [0], 0.9), build_batch(speakers)
+    rows = [
+        batch.join(*work[0]),
+        *(batch.join(replace(request, max_codes=400), system) for request, system in work * 2),
+    ]
+    while rows[0].result is None:
+        batch.advance()
+    alone = build_batch(speakers)
+    row = alone.join(*work[0])
+    while row.result is None:
+        alone.advance()
+    assert rows[0].result == row.result
+    for left in list(batch.rows):
+        batch.remove(left)
+    assert batch.advance() == []
+
+
+@pytest.mark.parametrize("family", ["chatterbox", "indextts2"])
+@pytest.mark.long
+def test_guidance_and_latents_are_those_of_the_engine(family: str, fixtures: object, tmp_path: Path) -> None:
+    """With two rows per stream (Chatterbox), and with a second pass for latents (IndexTTS-2)."""
+    from tests.support.fixtures import Fixtures
+
+    assert isinstance(fixtures, Fixtures)
+    run = fixtures.trained_run(family)
+    models = open_synthesis_models(settings_of("x", f"--run={run.path}", "--device=cpu"))
+    settings = settings_of("x", f"--run={run.path}", "--max-seconds=1")
+    voices, (system,) = VoiceLoader(models, settings), models.all
+    sampling, latents = replace(models.context.family.upstream_sampling(), readable=True), family == "indextts2"
+    rate = models.context.family.code_hz
+    engine = SynthesisEngine(
+        system.model, sampling, set_gate=system.set_gate_for, batch_size=1, loop_code_hz=rate, latents=latents
+    )
+    batch = DecodeBatch([system], sampling, code_hz=rate, latents=latents)
+    requests = []
+    for language, text in (("am", "ሰላም"), ("en", "ha no"), ("am", "ቤቱ ትልቅ")):
+        plan = plan_utterance(models, voices, UtteranceRequest("x", text, language), settings)
+        requests += [build_request(one, voices.condition(plan.voice)) for one in plan.pieces]
+    rows = [batch.join(request, system) for request in requests]
+    while any(row.result is None for row in rows):
+        batch.advance()
+    assert (sampling.guidance > 0) == (family == "chatterbox")
+    for request, row in zip(requests, rows, strict=True):
+        (expected,) = engine.run([request], "test")
+        assert row.result is not None
+        assert row.result.codes == expected.codes
+        assert (row.result.latents is not None) == latents
+        if latents:
+            torch.testing.assert_close(torch.tensor(row.result.latents), torch.tensor(expected.latents))

@@ -1,0 +1,106 @@
+"""The command `serve`: opens the models, then answers until it is interrupted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+from voxgraft.config.commands import ServeSettings, SpeakSettings
+from voxgraft.core import progress
+from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.files import read_text, require_folder
+from voxgraft.core.results import CommandResult, SimpleResult
+from voxgraft.core.web import is_local, list_host_names, listening_socket, sigterm_as_interrupt
+from voxgraft.synthesis.api import TTS, load
+from voxgraft.synthesis.inputs import RECORDING_SUFFIXES, ReferenceVoice, VoiceLoader
+
+KEY_VARIABLE = "VOXGRAFT_API_KEY"
+MIN_KEY = 16
+# Time for answers in progress after a signal.
+GRACE_SECONDS = 10
+
+
+def serve(settings: ServeSettings) -> CommandResult:
+    """Serve until Ctrl-C or SIGTERM."""
+    key = resolve_key(settings)
+    for package in ("starlette", "uvicorn"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            found = f"{error.name} is not installed"
+            raise ConfigError("package-missing", found, cure="pip install 'voxgraft[server]'.") from None
+    import uvicorn
+
+    from voxgraft.server.app import create_app
+    from voxgraft.server.scheduler import Scheduler
+
+    with sigterm_as_interrupt(), listening_socket(settings.host, settings.port) as listener:
+        tts = load(settings.model or "tiny", base=settings.base, device=settings.device, precision=settings.precision)
+        if settings.language is not None and settings.language not in tts.languages:
+            found = f"the model does not speak {settings.language!r}"
+            raise ConfigError("speak-language", found, expected=f"one of {', '.join(tts.languages)}")
+        voices = collect_voices(tts, settings)
+        scheduler = Scheduler(tts, voices, batch=settings.batch, max_jobs=settings.queue)
+        app = create_app(scheduler, settings, list_host_names(settings.host, settings.names), key)
+        port = listener.getsockname()[1]
+        host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
+        address = f"http://{host}:{port}"
+        lines = [f"speech at {address}/v1/audio/speech, a page at {address}/", f"languages: {', '.join(tts.languages)}"]
+        progress.report_lines([*lines, "Ctrl-C stops the server"])
+        # Headers of a proxy are not trusted. Nothing of a request is logged; the scheduler reports what fails inside.
+        config = uvicorn.Config(
+            app, log_level="critical", access_log=False, server_header=False, ws="none", proxy_headers=False,
+            timeout_graceful_shutdown=GRACE_SECONDS, lifespan="off", h11_max_incomplete_event_size=1 << 16,
+            timeout_keep_alive=30,
+        )  # fmt: skip
+
+        scheduler.start()
+        try:
+            # After a signal, uvicorn shuts down and then sends that signal to itself.
+            with suppress(KeyboardInterrupt):
+                uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            scheduler.stop()
+    return SimpleResult({"stopped": True, "address": address}, ("the server has stopped",))
+
+
+def resolve_key(settings: ServeSettings) -> str | None:
+    """The API key. None is needed if nobody else can reach the server."""
+    key: str | None = None
+    if settings.key_file is not None:
+        key = (read_text(settings.key_file, 4096).splitlines() or [""])[0].strip()
+    elif KEY_VARIABLE in os.environ:
+        key = os.environ[KEY_VARIABLE].strip()
+    elif is_local(settings.host):
+        return None
+    if key is None or len(key) < MIN_KEY:
+        found = f"{settings.host} can be reached by others" if key is None else "the API key is too short"
+        raise ConfigError("serve-key", found, expected=f"an API key of at least {MIN_KEY} characters")
+    return key
+
+
+def collect_voices(tts: TTS, settings: ServeSettings) -> Mapping[str, ReferenceVoice]:
+    """By name: the base's voices, recordings in the folder of voices by their names, and the default voice."""
+    from voxgraft.server.app import DEFAULT_VOICE
+
+    loader = VoiceLoader(tts.models, SpeakSettings(), vocoder=tts.vocoder)
+    found = {name: loader.voice(name) for name in tts.voices}
+    recordings: list[Path] = []
+    if settings.voices is not None:
+        recordings = sorted(require_folder(settings.voices).iterdir())
+    for path in recordings:
+        if path.is_file() and path.suffix.lower() in RECORDING_SUFFIXES:
+            found[path.stem] = loader.voice(str(path))
+    if settings.voice is not None:
+        if settings.voice not in found:
+            expected = f"one of {', '.join(found)}" if found else "recordings in the folder --voices"
+            raise ConfigError("voice-unknown", f"there is no voice `{settings.voice}`", expected=expected)
+        return {DEFAULT_VOICE: found[settings.voice], **found}
+    if found:
+        return {DEFAULT_VOICE: next(iter(found.values())), **found}
+    with suppress(VoxgraftError):  # a run lends the voice of one of its recordings
+        return {DEFAULT_VOICE: loader.voice(None)}
+    raise ConfigError("speak-voice", "there is no voice to speak with", expected="--voices FOLDER with recordings")

@@ -1,0 +1,252 @@
+"""Continuous batching: utterances of different languages and grafts in one decode batch, which they join and leave.
+
+One backbone step serves all rows; adapters are chosen per row (`nn/row_adapters.py`). A row's codes depend on its own
+seed, text and voice. On the CPU they also keep their bits whatever is beside them: rows are padded to a multiple of
+`ROW_STEP` and positions to one of `LENGTH_STEP`, at which matrix products give each row the same bits. On other devices
+rounding may differ with the number of rows, as it does for `speak --batch`.
+
+Shapes: N streams, V speech rows. With guidance stream s has the cache rows 2 s (with text) and 2 s + 1 (without).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from voxgraft.core.errors import TextError
+from voxgraft.models.base import build_sequence, code_position
+from voxgraft.models.generate import CODES_PER_CHECK, DecodeState, StopCause, StoppingCriteria, find_loop_cut
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_speech_latents, pack_batch
+from voxgraft.nn.attention import DecodeContext, PrefillContext
+from voxgraft.nn.decode import SamplingParams, apply_repetition_penalty, filter_logits, sample_codes
+from voxgraft.nn.layers import round_up
+from voxgraft.nn.row_adapters import NO_ADAPTER, join_adapters
+from voxgraft.synthesis.engine import SpeakingModel, SynthesisRequest, SynthesisResult
+
+# Matrix products of this CPU library give a row the same bits at every multiple of 4 rows, attention at every multiple
+# of 32 positions (measured; `tests/test_batching.py` fails where that is not so).
+ROW_STEP, LENGTH_STEP = 4, 64
+# The cache grows by so many positions at once, so that it is seldom copied.
+CACHE_LENGTH_STEP = 256
+# Blocks of steps that are kept as CUDA graphs, by their number of streams and positions.
+MAX_BLOCK_GRAPHS = 24
+
+
+@dataclass(eq=False, slots=True)
+class DecodeRow:
+    """One utterance in the batch. `result` is set when it has left."""
+
+    request: SynthesisRequest
+    system: SpeakingModel
+    generator: torch.Generator
+    num_positions: int
+    """Of the prompt and the codes so far."""
+    codes: list[int] = field(default_factory=list)
+    result: SynthesisResult | None = None
+
+
+class DecodeBatch:
+    """Streams of models that share one backbone. Not thread-safe: one thread joins, advances and removes."""
+
+    def __init__(
+        self,
+        systems: Sequence[SpeakingModel],
+        sampling: SamplingParams,
+        *,
+        code_hz: float,
+        latents: bool = False,
+    ) -> None:
+        """`latents` are for a vocoder that needs them."""
+        gated = [system for system in systems if system.gate is not None]
+        joined, self._choice = join_adapters([system.model for system in gated or systems[:1]])
+        self.model = cast(SpeechModel, joined)
+        self._numbers = {id(system): number for number, system in enumerate(gated, 1)}
+        self._sampling = replace(sampling, readable=True) if latents else sampling
+        self._code_hz, self._latents = code_hz, latents
+        self._rows_per_stream = 2 if sampling.guidance > 0 else 1
+        self._first_position = code_position(self.model.spec, 0, stock=sampling.stock)
+        self._max_codes = round_up(self.model.spec.max_codes, CODES_PER_CHECK)
+        self.rows: list[DecodeRow] = []
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph | None] = {}
+        self._state, self._adapters, self._noise = self._allocate(self._pad_streams(1), CACHE_LENGTH_STEP)
+        ids = torch.arange(self._state.logits.shape[1], device=self.model.device)
+        self._unreadable = (ids >= self.model.spec.num_codes) & (ids != self.model.spec.speech_stop)
+
+    @torch.no_grad()
+    def join(self, request: SynthesisRequest, system: SpeakingModel) -> DecodeRow:
+        """Add an utterance: its prompt is computed alone, by its own model, and fills the next rows of the cache."""
+        model, spec, twice = system.model, system.model.spec, self._rows_per_stream
+        if request.max_codes > spec.max_codes:
+            found = f"the limit is {request.max_codes:,} codes"
+            raise TextError("ids-length", found, expected=f"at most {spec.max_codes:,}")
+        sequences = [build_sequence(spec, request.text_ids, closed=request.closed, stock=self._sampling.stock)] * twice
+        silent = [False, True][:twice]
+        batch = pack_batch(model, sequences, [request.condition] * twice, silent=silent)
+        longest, stream = batch.packing.longest, len(self.rows)
+        self._reserve(stream + 1, longest + round_up(request.max_codes, CODES_PER_CHECK))
+        state = self._state
+        with system.set_gate_for(request.language):
+            context = PrefillContext(batch.packing, state.cache, stream * twice)
+            hidden = compute_hidden_states(model, batch, context)
+            context.finish()
+            state.logits[stream * twice : (stream + 1) * twice] = model.speech_logits(hidden[batch.packing.last])
+        state.codes[stream], state.num_generated[stream], state.stopped[stream] = spec.speech_stop, 0, False
+        state.heard[stream] = False
+        state.heard[stream, list(spec.initial_penalized_codes)] = True
+        is_open = system.gate is not None and system.is_open(request.language)
+        self._adapters[stream * twice : (stream + 1) * twice] = self._numbers[id(system)] if is_open else NO_ADAPTER
+        generator = torch.Generator(self.model.device).manual_seed(request.seed)
+        row = DecodeRow(request, system, generator, longest)
+        self.rows.append(row)
+        return row
+
+    @torch.no_grad()
+    def advance(self) -> list[DecodeRow]:
+        """A few codes more of every stream. Those that have ended leave, and are returned with their results."""
+        if not self.rows:
+            return []
+        state, active, stop = self._state, len(self.rows), self.model.spec.speech_stop
+        num_streams = self._pad_streams(active)
+        # Streams that only pad the batch start at position 0 again and again.
+        state.cache.filled[active * self._rows_per_stream : num_streams * self._rows_per_stream] = 0
+        state.num_generated[active:num_streams], state.stopped[active:num_streams] = 0, True
+        self._adapters[active * self._rows_per_stream :] = NO_ADAPTER
+        if self._sampling.temperature > 0:
+            for own, row in zip(self._noise, self.rows, strict=False):
+                # As many draws as `DecodeSession` makes at once: a stream draws the same numbers in both.
+                own.exponential_(generator=row.generator)
+        longest = max(row.num_positions for row in self.rows) + CODES_PER_CHECK
+        length = min(round_up(longest, LENGTH_STEP), state.cache.length)
+        self._run_block(num_streams, length)
+        window = torch.arange(-CODES_PER_CHECK, 0, device=self.model.device)
+        fresh = state.codes[:active].gather(1, state.num_generated[:active, None] + window).tolist()
+        finished = []
+        for row in self.rows:  # all before the first leaves: another row may be moved then
+            row.num_positions += CODES_PER_CHECK
+        for row, codes in zip(list(self.rows), fresh, strict=True):
+            row.codes += codes[: codes.index(stop)] if stop in codes else codes
+            if stop in codes or len(row.codes) >= row.request.max_codes or find_loop_cut(row.codes, self._code_hz):
+                row.result = self._finish(row, by_itself=stop in codes)
+                self.remove(row)
+                finished.append(row)
+        return finished
+
+    @torch.no_grad()
+    def remove(self, row: DecodeRow) -> None:
+        """Take an utterance out, finished or not. The last stream moves into its place."""
+        stream, last = self.rows.index(row), len(self.rows) - 1
+        moved = self.rows.pop()
+        if moved is row:
+            return
+        self.rows[stream] = moved
+        state, twice, length = self._state, self._rows_per_stream, moved.num_positions
+        to, source = slice(stream * twice, (stream + 1) * twice), slice(last * twice, (last + 1) * twice)
+        for tensor in (*state.cache.keys, *state.cache.values):
+            tensor[to, :, :length] = tensor[source, :, :length]
+        for tensor in (state.cache.filled, state.logits, self._adapters):
+            tensor[to] = tensor[source]
+        for tensor in (state.heard, state.codes, state.num_generated, state.stopped):
+            tensor[stream] = tensor[last]
+
+    def _finish(self, row: DecodeRow, *, by_itself: bool) -> SynthesisResult:
+        request, model = row.request, row.system.model
+        criteria = StoppingCriteria([request.max_codes], model.spec.speech_stop, self._code_hz)
+        codes, cause = criteria.outcome(0, row.codes, by_itself=by_itself)
+        stop: StopCause = cause
+        if not self._latents:
+            return SynthesisResult(tuple(codes), stop)
+        with row.system.set_gate_for(request.language):
+            (found,) = compute_speech_latents(model, [request.text_ids], [request.condition], [codes], [request.closed])
+        return SynthesisResult(tuple(codes), stop, found.float().cpu().numpy())
+
+    def _pad_streams(self, active: int) -> int:
+        """On CUDA powers of two, so that few graphs serve all numbers; else a multiple that keeps a row's bits."""
+        return (
+            max(2, 1 << (active - 1).bit_length()) if self.model.device.type == "cuda" else round_up(active, ROW_STEP)
+        )
+
+    def _allocate(self, num_streams: int, length: int) -> tuple[DecodeState, Tensor, Tensor]:
+        """The state of so many streams, the number of each row's adapter, and room for draws."""
+        rows, device = num_streams * self._rows_per_stream, self.model.device
+        state = DecodeState.of(self.model, num_streams, rows, length, self._max_codes)
+        noise = torch.ones(num_streams, CODES_PER_CHECK, state.logits.shape[1], device=device)
+        return state, torch.zeros(rows, dtype=torch.long, device=device), noise
+
+    def _reserve(self, num_streams: int, length: int) -> None:
+        """Room for so many streams and positions. What exists is copied; graphs, which hold addresses, are dropped."""
+        old, adapters = self._state, self._adapters
+        num_streams = max(self._pad_streams(num_streams), len(old.stopped))
+        length = max(round_up(length, CACHE_LENGTH_STEP), old.cache.length)
+        if (num_streams, length) == (len(old.stopped), old.cache.length):
+            return
+        state, self._adapters, self._noise = self._allocate(num_streams, length)
+        pairs = [
+            (old.logits, state.logits), (old.heard, state.heard), (old.codes, state.codes),
+            (old.num_generated, state.num_generated), (old.stopped, state.stopped),
+            (old.cache.filled, state.cache.filled), (adapters, self._adapters),
+        ]  # fmt: skip
+        for before, after in pairs:
+            after[: len(before)] = before
+        for before, after in zip(
+            (*old.cache.keys, *old.cache.values), (*state.cache.keys, *state.cache.values), strict=True
+        ):
+            after[: len(before), :, : before.shape[2]] = before
+        self._state = state
+        self._graphs.clear()
+
+    def _run_block(self, num_streams: int, length: int) -> None:
+        """All steps until the next check; on CUDA as a graph, from the second time on that a shape comes up."""
+        device, key = self.model.device.type, (num_streams, length)
+        if device != "cuda" or key not in self._graphs:
+            # The CPU's flash attention divides its work by the number of rows, and with it the order of its sums.
+            with sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext():
+                self._run_steps(num_streams, length)
+            self._graphs |= {key: None} if device == "cuda" else {}
+            return
+        graph = self._graphs[key]
+        if graph is None:
+            while len(self._graphs) > MAX_BLOCK_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+            graph = torch.cuda.CUDAGraph()
+            # thread_local: the vocoder's thread may use the device meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._run_steps(num_streams, length)
+            self._graphs[key] = graph
+        graph.replay()
+
+    def _run_steps(self, num_streams: int, length: int) -> None:
+        """`CODES_PER_CHECK` times: draw a code of each stream, feed it, compute the next logits. Nothing waits."""
+        state, model, sampling, twice = self._state, self.model, self._sampling, self._rows_per_stream
+        rows = num_streams * twice
+        cache, logits = state.cache.view(rows, length), state.logits[:rows]
+        heard, codes, stopped = state.heard[:num_streams], state.codes[:num_streams], state.stopped[:num_streams]
+        num_generated = state.num_generated[:num_streams]
+        self._choice.rows = self._adapters[:rows]
+        last_position = self._first_position + model.spec.max_codes - 1
+        for at in range(CODES_PER_CHECK):
+            own: Tensor = logits
+            if twice == 2:
+                with_text, without = logits.view(num_streams, 2, -1).unbind(1)
+                own = with_text + sampling.guidance * (with_text - without)
+            own = apply_repetition_penalty(own, heard, sampling.repetition_penalty)
+            own = own.masked_fill(self._unreadable, -torch.inf) if sampling.readable else own
+            noise = self._noise[:num_streams, at] if sampling.temperature > 0 else None
+            chosen = sample_codes(filter_logits(own, sampling), noise)  # [N]
+            chosen = torch.where(stopped, model.spec.speech_stop, chosen)
+            codes.scatter_(1, num_generated[:, None], chosen[:, None])
+            heard.scatter_(1, chosen[:, None], True)
+            stopped.logical_or_(chosen == model.spec.speech_stop)
+            # Codes behind a stream's limit are dropped, but their positions must exist.
+            positions = (num_generated + self._first_position).clamp(max=last_position)
+            num_generated.add_(1)
+            step = DecodeContext(cache)
+            vectors = model.embed_speech(chosen, positions).repeat_interleave(twice, 0)
+            hidden = model.body(vectors, step)
+            step.finish()
+            logits.copy_(model.speech_logits(hidden))
