@@ -72,6 +72,7 @@ class RowContext:
     length: int
     device: torch.device
     positions: Tensor = field(init=False)  # [B * L]
+    closed: Tensor | None = None  # no text has two languages
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "positions", torch.arange(self.length, device=self.device).repeat(self.rows))

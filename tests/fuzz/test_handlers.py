@@ -25,6 +25,8 @@ ALLOWED = {
     "dataset/sets.py": "runs in a thread, and keeps the error for the thread that waits",
     "asr/__init__.py": "faster-whisper and the hub raise errors of many packages for a model that is not there",
     "ui/server.py": "answers a request that gradio fails on; errors of the disk are raised again",
+    "server/app.py": "answers a request with OpenAI's error shape, whatever failed",
+    "server/scheduler.py": "runs in threads: the requests of a batch fail, and the server remains",
     "checkpoints/write.py": "stops the hashing thread and raises the same error again",
 }
 
