@@ -275,10 +275,9 @@ def test_home_with_fifty_runs_is_there_at_once_and_asks_for_no_frame_when_idle(b
       window.requestAnimationFrame = call => { window.frames_asked += 1; return request(call); };"""
     window = Window(browser, empty, 1440, 900)
     window.page.add_init_script(frames)
+    # In the page itself, before any script. The list of folders is at most a second old.
+    until(lambda: window.page.request.get(empty.address).text().count("<article") == 50)
     window.page.goto(empty.address, wait_until="commit")
-    assert window.page.request.get(empty.address).text().count("<article") == 50, (
-        "in the page itself, before any script"
-    )
     window.page.wait_for_selector("#home-runs article >> nth=49")
     window.page.wait_for_selector("#voxgraft-first", state="detached")
     window.page.wait_for_timeout(5000)
