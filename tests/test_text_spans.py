@@ -220,6 +220,14 @@ def test_long_text_is_split_inside_of_spans_too() -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["[en]Go away! :)[/en] ሰላም።", "ሰላም [en]Go away. — [/en]ነው።", "[en]Go. ♥[/en] ነው።"])
+def test_no_chunk_has_a_span_without_words(text: str) -> None:
+    one = encoder("tiny")
+    chunks = one.map_chunks(text, "am", lambda words: split_into_chunks(words, "am", 60.0, 0.2))
+    assert len(chunks) > 1
+    assert all("[" not in remove_markers(chunk) for chunk, _ in chunks), chunks
+
+
 MIXED = (
     "ሰላም [en]my friend[/en] እንዴት ነህ?",
     "[en]Computer[/en]ዎች 3 ናቸው።",

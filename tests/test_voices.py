@@ -77,6 +77,11 @@ def test_another_room_alone_is_no_other_voice() -> None:
     assert getattr(count_voices(moved, has_channel_free=False), "voices", 0) == 2
 
 
+@pytest.mark.parametrize("distinct", [1, 2, 5])
+def test_copies_of_a_few_clips_are_counted_without_an_error(distinct: int) -> None:
+    assert count_voices(_draw(1, 1.0)[:distinct] * 40) is not None
+
+
 def test_too_few_clips_give_no_estimate() -> None:
     clips = _draw(1, 1.0)
     assert count_voices(clips[: MIN_VOICE_CLIPS - 1]) is None

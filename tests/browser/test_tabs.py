@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -69,7 +70,11 @@ def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, serve
     assert job is not None
     assert job.read("job.json")["argv"] == ["train", PROJECT, "--from-step", "2"]
     seen = _step_shown(window)
+    folds = window.page.locator("summary:visible", has_text=re.compile("^Log$"))
+    folds.first.click()
     until(lambda: _step_shown(window) > seen)
+    time.sleep(3)  # the page has asked for news at least once since
+    assert folds.first.evaluate("summary => summary.parentElement.open"), "a fold that was opened stays open"
     window.open_part("train-details")
     assert "resumes from step 2" in window.value("train-opening")
     window.page.locator("#train-stop").click()

@@ -56,7 +56,9 @@ def test_decisions_keep_the_old_text_and_undo_brings_back_every_state() -> None:
     assert undo(found).rejected == ("noise", "clipping", MANUAL_REJECTION)
     assert undo(undo(undo(accepted))) == CLIP
     assert decide(edited, "edit", " ሰላም ለ 3 ሰው", "later") is edited, "a request whose answer was lost changes nothing"
-    for text in ("", " . ", "\ud800", "ሀ" * 5_000):
+    mixed = decide(CLIP, "edit", "ሰላም [en]I have 25 friends[/en] 3 ነው", "later")
+    assert mixed.text == "ሰላም [en]I have 25 friends[/en] ሶስት ነው", "rules of the language are not for spans of others"
+    for text in ("", " . ", "\ud800", "ሀ" * 5_000, "9" * 3_900, "ሰላም [en]my [fr]ami[/fr]"):
         with pytest.raises(VoxgraftError) as caught:
             decide(CLIP, "edit", text, "now")
         assert caught.value.code == "review-text"

@@ -406,14 +406,17 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
         raise TextError("text-few", "the text has no sentence", expected="sentences", where=settings.text)
     recognizer = open_recognizer(settings.recognizer)
     matcher = TextMatcher.build(recognizer, settings.language)
+    if matcher is not None and not any(map(matcher.encode, sentences)):
+        found = f"no letter of {settings.text.name} is one of {settings.language}"
+        raise TextError("text-other-script", found, where=settings.text)
     heard = transcribe_recording(settings.recording, recognizer, settings.language, MAX_PHRASE_SECONDS, matcher)
     if not heard.symbols:
         raise AudioError(
             "audio-silent", f"no speech was recognized in {settings.recording.name}", where=settings.recording
         )
-    found = align_sentences(sentences, heard, settings.language, settings.threshold, matcher)
-    accepted = [one for one in found if not one.reason]
-    rejected = [one for one in found if one.reason]
+    aligned = align_sentences(sentences, heard, settings.language, settings.threshold, matcher)
+    accepted = [one for one in aligned if not one.reason]
+    rejected = [one for one in aligned if one.reason]
     rows = [
         {"text": one.text, "start": max(0.0, one.start - settings.lead), "end": one.end + settings.tail}
         | {"confidence": one.confidence}
@@ -425,7 +428,7 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
         "recording": str(settings.recording),
         "sentences": [
             {"text": one.text, "start": one.start, "end": one.end, "confidence": one.confidence, "reason": one.reason}
-            for one in found
+            for one in aligned
         ],
     }
     place = listed.with_name(f"{listed.stem}.json")
@@ -441,7 +444,7 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
         "import": done.to_json() if done else None,
     }
     lines: list[Line] = [
-        f"{len(accepted):,} of {pluralize(len(found), 'sentence')} accepted: {values['seconds'] / 60:.1f} of "
+        f"{len(accepted):,} of {pluralize(len(aligned), 'sentence')} accepted: {values['seconds'] / 60:.1f} of "
         f"{heard.seconds / 60:.1f} minutes"
     ]
     if rejected:

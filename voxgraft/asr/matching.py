@@ -57,7 +57,8 @@ SOUND_CLASSES = "".join(dict.fromkeys(_SOUND_OF_LETTER.values()))
 def sound_classes(text: str, *, is_ipa: bool = False) -> str:
     """A text or IPA as classes of sounds, for a language that the recognizer does not know: `Salaam` is `salam`."""
     # Only letters: for other characters the romanizer would have to be loaded, which takes seconds.
-    spoken = "".join(letter for letter in text if unicodedata.category(letter)[0] in "LM")
+    words = text if is_ipa else remove_markers(text)
+    spoken = "".join(letter for letter in words if unicodedata.category(letter)[0] in "LM")
     plain = spoken if is_ipa else romanize(spoken).lower().replace("sh", "s").replace("ch", "s")
     letters = unicodedata.normalize("NFD", plain)
     classes = [_SOUND_OF_LETTER.get(letter, "") for letter in letters]

@@ -164,11 +164,16 @@ def _kmeans(points: NDArray[np.float64], count: int) -> NDArray[np.int64]:
         middle = points[chance.integers(len(points))][None]
         while len(middle) < count:
             away = np.square(points[:, None] - middle).sum(axis=2).min(axis=1)
+            if not away.any():  # fewer distinct points than clusters
+                break
             middle = np.concatenate([middle, points[chance.choice(len(points), 1, p=away / away.sum())]])
         for _ in range(_KMEANS_ITERATIONS):
             labels = np.square(points[:, None] - middle).sum(axis=2).argmin(axis=1)
             middle = np.array(
-                [points[labels == own].mean(axis=0) if (labels == own).any() else middle[own] for own in range(count)]
+                [
+                    points[labels == own].mean(axis=0) if (labels == own).any() else middle[own]
+                    for own in range(len(middle))
+                ]
             )
         cost = float(np.square(points[:, None] - middle).sum(axis=2).min(axis=1).sum())
         if cost < best:

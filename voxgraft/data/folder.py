@@ -33,6 +33,7 @@ from voxgraft.core.files import (
 from voxgraft.core.results import Line
 from voxgraft.data.manifest import (
     MANIFEST_NAME,
+    MANUAL_REJECTION,
     ManifestClip,
     SourceProblem,
     parse_manifest_line,
@@ -300,10 +301,16 @@ class DatasetFolder:
             if (old := before.get(clip.id)) is not None:
                 # The split is kept; what a person or a report decided is kept only where the clip did not change.
                 # A text that a person has corrected stays, whatever today's rules make of the source's text.
-                same = (old.seconds, old.text_as_found) == (clip.seconds, clip.text_as_found)
-                if same and (old.text == clip.text or original_text(old) != old.text):
+                same_text = old.text_as_found == clip.text_as_found
+                same_text = same_text and (old.text == clip.text or original_text(old) != old.text)
+                if same_text and old.seconds == clip.seconds:
                     decided = {"text": old.text, "rejected": old.rejected, "taken_back": old.taken_back}
                     clip = replace(clip, split=old.split, other={**clip.other, **old.other}, **decided)  # type: ignore[arg-type]
+                elif same_text:  # other audio: reasons about the old one are void, decisions about the text are not
+                    by_hand = tuple(reason for reason in old.rejected if reason == MANUAL_REJECTION)
+                    rejected = tuple(dict.fromkeys((*clip.rejected, *by_hand)))
+                    other = {**clip.other, **old.other}
+                    clip = replace(clip, split=old.split, other=other, text=old.text, rejected=rejected)
                 else:
                     clip = replace(clip, split=old.split, other={**forget_review(old), **clip.other})
             new.append(clip)

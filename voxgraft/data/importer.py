@@ -34,7 +34,7 @@ from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions
 from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import build_normalizer, normalize_marked_text
-from voxgraft.text.spans import SpanError, split_spans
+from voxgraft.text.spans import SpanError, closing_codes, split_spans
 
 # A longer file is a whole recording: one text for all of it does not say what is spoken where.
 MAX_ROW_SECONDS = 300.0
@@ -258,7 +258,9 @@ def _iter_source_clips(
             problems.append(SourceProblem("media-short", found, file, *lines))
             continue
         try:
-            split_spans(cut.text, is_language_code)
+            # A lone `[be]` in `[be]cause` is an insertion. Only of these two it is rather a span without its end.
+            known = closing_codes(cut.text) | {"en", language.lower()}
+            split_spans(cut.text, frozenset(filter(is_language_code, known)).__contains__)
         except SpanError as error:
             found = f"{cut.text!r:.80}, character {error.position}: {error.found}"
             problems.append(SourceProblem("text-span", found, file, *lines))

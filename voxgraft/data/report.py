@@ -315,13 +315,13 @@ def voice_findings(clips: Sequence[ManifestClip], counted: VoiceCount | None, ma
         return []
     names = len({clip.speaker for clip in clips if clip.is_used})
     heard = f"{pluralize(counted.voices, 'voice')} in {counted.clips:,} clips that were compared"
-    told = f"{pluralize(names, 'speaker name')}, but about {heard}"
+    message = f"{pluralize(names, 'speaker name')}, but about {heard}"
     # Judged by the names of the sample: of thousands of clips, five of another person may not be in it.
     speakers = len({clip.speaker for clip in choose_voice_clips(clips)})
     if speakers >= MIN_SPEAKERS_FOR_ONE_VOICE and counted.is_one_certain:
-        return [finding("speakers-one-voice", told, where=manifest)]
+        return [finding("speakers-one-voice", message, where=manifest)]
     if counted.voices >= 2 * speakers:
-        return [finding("speakers-many-voices", told, where=manifest)]
+        return [finding("speakers-many-voices", message, where=manifest)]
     return []
 
 

@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import atomic_write, build_write_error, fsync_folder, is_encodable_text, read_bytes
+from voxgraft.core.languages import is_language_code
 from voxgraft.data.manifest import MANUAL_REJECTION, TEXT_MISMATCH, ManifestClip, read_manifest, write_manifest
-from voxgraft.text.normalize import build_normalizer
+from voxgraft.text.normalize import build_normalizer, normalize_marked_text
+from voxgraft.text.spans import SpanError, split_spans
 
 if TYPE_CHECKING:
     from voxgraft.data.folder import DatasetFolder
@@ -33,7 +34,6 @@ _TEXT_REASONS = (TEXT_MISMATCH, MANUAL_REJECTION)
 # A line of a manifest has at most a megabyte, and the history is part of it.
 MAX_HISTORY, MAX_TEXT_LENGTH = 50, 4_000
 MAX_MANIFEST_BYTES = 2 << 30
-_load_normalizer = lru_cache(maxsize=16)(build_normalizer)
 
 
 def read_history(clip: ManifestClip) -> list[dict[str, Any]]:
@@ -85,9 +85,15 @@ def decide(clip: ManifestClip, decision: Decision, text: str, at: str) -> Manife
         if not is_encodable_text(text) or len(text) > MAX_TEXT_LENGTH:
             found = f"a text of {len(text):,} characters" if is_encodable_text(text) else "half of a character"
         else:
-            said = _load_normalizer(clip.language).normalise(text).text
+            try:
+                split_spans(text, is_language_code)
+            except SpanError as error:
+                raise ConfigError("review-text", f"{clip.id}: {error.found}", expected=error.expected) from None
+            said = normalize_marked_text(build_normalizer(clip.language), text).text
             if not any(map(str.isalnum, said)):
                 found = "a text without letters"
+            elif len(said) > MAX_TEXT_LENGTH:  # numbers become words
+                found = f"a text of {len(said):,} characters"
         if found:
             expected = f"words, at most {MAX_TEXT_LENGTH:,} characters"
             raise ConfigError("review-text", f"{clip.id}: {found}", expected=expected)

@@ -24,7 +24,7 @@ from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.data.manifest import ROLE_BY_SPLIT, read_manifest, resolve_manifest_path
+from voxgraft.data.manifest import MANIFEST_NAME, ROLE_BY_SPLIT, read_manifest, resolve_manifest_path
 from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, require_clip_fits
 from voxgraft.dataset.sets import (
@@ -579,8 +579,11 @@ def provenance_findings(context: RunContext) -> list[Finding]:
             # Cards of older versions have the hash of the whole manifest.
             code != "texts-changed" or (actual := compute_texts_sha256(path)) != digest
         ):
-            expected = f"{digest[:12]}, as when the graft was created"
-            findings.append(finding(code, f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path))
+            expected = f"sha256 {digest[:12]}, as when the graft was created"
+            changed_file = f"{path.name} has changed (sha256 {actual[:12]})"
+            if code == "texts-changed" and path.name == MANIFEST_NAME:
+                changed_file = f"texts of {path.name} were added, edited or rejected (sha256 {actual[:12]})"
+            findings.append(finding(code, changed_file, expected=expected, where=path))
     recorded, current = card.get("settings"), collect_graft_settings(context.settings)
     if graft is not None and isinstance(recorded, dict):
         changed = []

@@ -176,7 +176,7 @@ def _check_old_languages(found: Evaluation, after: SpeakingModel) -> ChecklistIt
 
 def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
     """Better than the base without a graft, and than the same speech compared with other texts, beyond chance."""
-    question, name = "Is the new language understood?", choose_main_error(found)
+    question, name = "Is the new language understood better than by chance?", choose_main_error(found)
     if name is None:
         return ChecklistItem("speaks", question, "unknown", f"not transcribed: {now.score('cer').why}")
     own = now.score(name)
@@ -206,7 +206,9 @@ def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
             return ChecklistItem("near-mark", question, "unknown", message)
         if own.value <= (goal.value or 0.0) + REFERENCE_TOLERANCE:
             return ChecklistItem("near-mark", question, "yes", message)
-        message = f"not yet: {message}; {100 * REFERENCE_TOLERANCE:.0f} points more would count as clear"
+        message = (
+            f"not yet: {message}; {100 * REFERENCE_TOLERANCE:.0f} points above the recordings still count as clear"
+        )
         return ChecklistItem("near-mark", question, "no", message)
     return ChecklistItem("near-mark", question, "unknown", "no recordings were transcribed (--recordings FOLDER)")
 

@@ -28,6 +28,7 @@ from voxgraft.synthesis.engine import (
     open_synthesis_models,
 )
 from voxgraft.synthesis.inputs import ReferenceVoice, VoiceLoader, read_utterances
+from voxgraft.text.spans import find_spans
 
 Wave = NDArray[np.float32]
 GRAFT_FILE, EXPORT_FILE = "graft.json", "export.json"
@@ -121,7 +122,9 @@ def read_style(**settings: Any) -> SpeakSettings:
 
 def find_languages_by_script(text: str, languages: Sequence[str]) -> list[str]:
     """Of the languages those that are written in the script that most letters of the text have."""
-    letters = count_letters_by_script(Counter(text)).most_common(1)
+    # Words in spans have a language already.
+    own = "".join(part for code, part in find_spans(text) or () if code is None)
+    letters = count_letters_by_script(Counter(own if any(map(str.isalpha, own)) else text)).most_common(1)
     if not letters:
         return []
     exemplars = {language: find_exemplar(language) for language in languages}

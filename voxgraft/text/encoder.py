@@ -190,8 +190,17 @@ class TextEncoder:
             end = begin + len(chunk)
             groups = groupby(zip(codes[begin:end], chunk, strict=True), key=lambda pair: pair[0])
             own = [(code, "".join(letter for _, letter in letters)) for code, letters in groups]
-            # A space at the end of a span stays in it: it is of no language.
-            chunks.append((join_spans(own, language), pause))
+            # A space at the end of a span stays in it: it is of no language. Nor are marks, and a span needs words.
+            speaking = [code for code, part in own if any(map(str.isalnum, part))] or [language]
+            joined: list[tuple[str | None, str]] = []
+            for code, part in own:
+                if not any(map(str.isalnum, part)):
+                    code = joined[-1][0] if joined else speaking[0]
+                if joined and joined[-1][0] == code:
+                    joined[-1] = (code, joined[-1][1] + part)
+                else:
+                    joined.append((code, part))
+            chunks.append((join_spans(joined, language), pause))
         return chunks
 
     def prepare_base(self, text: str, language: str | None) -> str:

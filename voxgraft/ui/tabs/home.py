@@ -454,7 +454,9 @@ def _last_score(run: RunFolder) -> str:
 def _read_score(path: Path, _stamp: str) -> str:
     with contextlib.suppress(VoxgraftError, KeyError, TypeError, AttributeError):
         scores = read_json(path)
-        own = next(row for row in scores["rows"] if row["language"] == scores["language"] and row["who"] == "after")
+        rows = scores["rows"]
+        wanted = (scores["language"], "after")
+        own: dict[str, Any] = next((row for row in rows if (row["language"], row["who"]) == wanted), {"scores": {}})
         for measure in SCORE_MEASURES:
             if measure in own["scores"] and own["scores"][measure].get("value") is not None:
                 value = format_score(measure, Score.from_json(own["scores"][measure]))
