@@ -162,6 +162,25 @@ def test_the_batch_grows_with_its_rows_and_positions_and_keeps_what_it_holds(spe
     assert batch.advance() == []
 
 
+def test_a_batch_that_could_not_grow_has_what_it_had(speakers: SynthesisModels) -> None:
+    (request, system), batch = build_work(speakers, [0], 0.6)[0], build_batch(speakers)
+    row = batch.join(request, system)
+    sizes, device = (len(batch._adapters), len(batch._noise), batch._state.cache.length), batch.model.device
+    whole = batch._state
+    batch._state = replace(whole, heard=torch.zeros(2, 3, device=device))  # this cannot be copied
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            batch._reserve(50, 2000)
+        assert (len(batch._adapters), len(batch._noise), batch._state.cache.length) == sizes
+    batch._state = whole
+    alone = build_batch(speakers)
+    other = alone.join(request, system)
+    for own, one in ((batch, row), (alone, other)):
+        while one.result is None:
+            own.advance()
+    assert row.result == other.result
+
+
 @pytest.mark.parametrize("family", ["chatterbox", "indextts2"])
 @pytest.mark.long
 def test_guidance_and_latents_are_those_of_the_engine(family: str, fixtures: object, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,16 @@ from tests.fuzz.requests import fuzz_requests
 from tests.support.docs import blocks
 from tests.support.run_folders import error_of
 from tests.support.server import KEY, Answer, ServerProcess, ask, open_app, speech
-from tests.support.synthesis import made_graft
+from tests.support.synthesis import made_graft, settings_of
 from voxgraft.config.commands import ServeSettings
 from voxgraft.core.web import App
 from voxgraft.models import get_family
-from voxgraft.server.command import resolve_key, serve
+from voxgraft.server.command import collect_voices, resolve_key, serve
 from voxgraft.server.encode import AUDIO_TYPES, AudioEncoder
-from voxgraft.server.scheduler import Scheduler
+from voxgraft.server.scheduler import Scheduler, SpeechJob
 from voxgraft.synthesis.api import TTS
+from voxgraft.synthesis.engine import open_base_model
+from voxgraft.synthesis.inputs import UtteranceRequest
 
 SPEECH = "/v1/audio/speech"
 SECRET = "zanzibar"
@@ -233,6 +236,9 @@ def test_an_address_that_others_reach_needs_a_key_of_some_length(
     assert error_of(lambda: serve(ServeSettings(key_file=tmp_path / "key"))).code == "serve-key"
     (tmp_path / "key").write_text(f"{KEY}\n")
     assert resolve_key(ServeSettings(host="0.0.0.0", key_file=tmp_path / "key")) == KEY
+    for never in ("ключ достаточной длины", f"{KEY}é", f"{KEY}\x7f"):
+        (tmp_path / "key").write_text(never)
+        assert error_of(lambda: resolve_key(ServeSettings(key_file=tmp_path / "key"))).code == "serve-key"
     monkeypatch.setenv("VOXGRAFT_API_KEY", KEY)
     assert resolve_key(ServeSettings()) == KEY
 
@@ -273,6 +279,112 @@ def test_a_client_that_takes_nothing_is_dropped_and_frees_its_place(tts: TTS, mo
             with pytest.raises(TimeoutError):
                 asked(app, SPEECH, speech("a cup", stream_format=stream), stall=True)
             assert not scheduler.gauges["requests_in_progress"]
+
+
+def test_a_body_that_never_ends_is_refused_in_time(
+    served: tuple[App, Scheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("voxgraft.server.app.STALL_SECONDS", 0.2)
+    answer = asked(served[0], SPEECH, speech("a cup")[:9], unfinished=True)
+    assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+    assert answer.headers["connection"] == "close"
+
+
+def test_findings_of_the_text_are_named_in_a_header(served: tuple[App, Scheduler]) -> None:
+    for stream in (None, "sse"):
+        answer = asked(served[0], SPEECH, speech("ሰላም", language="en", stream_format=stream))
+        assert answer.headers["voxgraft-findings"] == "speak-other-script, speak-unknown-letters"
+    assert "voxgraft-findings" not in asked(served[0], SPEECH, speech("a cup")).headers
+
+
+@pytest.mark.parametrize("names", [("anna.flac", "anna.wav"), ("default.wav",), ("f2.wav",)])
+def test_recordings_with_the_name_of_another_voice_are_refused(tts: TTS, tmp_path: Path, names: tuple[str]) -> None:
+    for name in names:
+        soundfile.write(tmp_path / name, np.zeros(1600, np.float32), 16_000)
+    error = error_of(lambda: collect_voices(tts, ServeSettings(voices=tmp_path, voice="f2")))
+    assert (error.code, error.finding.where) == ("config-value", str(tmp_path / names[-1]))
+
+
+async def ask_while_decoding(app: App, scheduler: Scheduler, body: bytes, fault: Any, *more: bytes) -> list[Answer]:
+    """A request, and others that come after a fault, which is caused once it is being decoded."""
+    async with asyncio.timeout(60):
+        first = asyncio.create_task(ask(app, SPEECH, body))
+        while not scheduler.gauges["sentences_decoding"]:
+            await asyncio.sleep(0.001)
+        fault()
+        return await asyncio.gather(first, *(ask(app, SPEECH, other) for other in more))
+
+
+def test_a_batch_that_fails_ends_its_own_requests_and_is_built_again(tts: TTS) -> None:
+    # An export and its base have a backbone each, as here.
+    base = open_base_model(replace(tts.models.context, opened=None))
+    with open_app(TTS(replace(tts.models, base=base)), batch=8) as (app, scheduler):
+        batches = {id(system): scheduler._batches[id(system)] for system in scheduler.tts.models.all}
+        assert len(set(batches.values())) == 2
+        broken = batches[id(scheduler.tts.models.grafts[0])]
+
+        def fault() -> None:
+            broken._choice = None  # type: ignore[assignment]
+
+        en, am = speech("Take it! A cup! " * 8, language="en"), speech("ሰላም", language="am")
+        answers = asyncio.run(ask_while_decoding(app, scheduler, en, fault, am))
+        assert [answer.status for answer in answers] == [200, 500]
+        assert [asked(app, SPEECH, body).status for body in (am, speech("a cup", language="en"))] == [200, 200]
+        assert scheduler._batches[id(base)] is batches[id(base)]
+        assert broken not in scheduler._batches.values()
+        assert set(scheduler.gauges.values()) == {0}
+
+
+def test_an_error_of_the_decoder_fails_all_requests_and_the_next_one_is_served(tts: TTS) -> None:
+    with open_app(tts, language="en") as (app, scheduler):
+
+        def fault() -> None:
+            with scheduler._wake:
+                scheduler._waiting.insert(0, (0.0, -1, None, 0))  # type: ignore[arg-type]
+                scheduler._wake.notify()
+
+        answers = asyncio.run(ask_while_decoding(app, scheduler, speech("Take it! A cup! " * 20), fault))
+        assert (answers[0].status, answers[0].error["code"]) == (500, "internal_error")
+        assert asked(app, SPEECH, speech("a cup")).status == asked(app, "/health").status == 200
+        assert set(scheduler.gauges.values()) == {0}
+        scheduler.stop()
+        for answer in (asked(app, "/health"), asked(app, SPEECH, speech("a cup"))):
+            assert (answer.status, answer.error["code"]) == (503, "not_running")
+
+
+def test_an_error_of_planning_is_counted_and_answered_without_its_text(
+    tts: TTS, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_app(tts, language="en") as (app, scheduler):
+        assert asked(app, SPEECH, speech(" ")).status == 400
+        assert "internal_errors_total" not in scheduler.metrics.format({})
+        scheduler.voices["f2"] = None  # type: ignore[assignment]
+        answer = asked(app, SPEECH, speech(SECRET))
+        assert (answer.status, answer.error["code"]) == (500, "internal_error")
+        assert "internal_errors_total 1" in scheduler.metrics.format({})
+    printed = capsys.readouterr().err
+    assert "AttributeError" in printed
+    assert SECRET not in printed
+
+
+def test_a_sentence_that_the_vocoder_refuses_fails_its_own_request_alone(tts: TTS) -> None:
+    scheduler = Scheduler(tts, collect_voices(tts, ServeSettings()), batch=4, max_jobs=4)  # its threads do not run
+
+    async def render_together() -> list[Any]:
+        jobs = []
+        for codes in ((1, 2, 3), (10**6,), (4, 5, 6)):
+            job = SpeechJob(UtteranceRequest("x", "a cup", voice="f2"), settings_of("x"), asyncio.get_running_loop())
+            scheduler._plan(job)
+            assert job.plan is not None
+            scheduler._spoken.put((job, 0, replace(job.plan.pieces[0], codes=codes)))
+            jobs.append(job)
+        scheduler._spoken.put(None)
+        scheduler._vocode()
+        return [await asyncio.wait_for(job.waves.get(), 10) for job in jobs]
+
+    waves = asyncio.run(render_together())
+    assert [isinstance(wave, np.ndarray) for wave in waves] == [True, False, True]
+    assert isinstance(waves[1], Exception)
 
 
 def test_fuzzed_requests_never_meet_a_bug(tts: TTS, pytestconfig: pytest.Config) -> None:

@@ -69,9 +69,10 @@ async def ask(
     method: str | None = None,
     leave_after: float | None = None,
     stall: bool = False,
+    unfinished: bool = False,
 ) -> Answer:
     """One request as a server hands it over. A client that leaves goes away after so many seconds; one that stalls
-    takes the headers and nothing more."""
+    takes the headers and nothing more; the body of one that is unfinished never ends."""
     sent = {"host": "localhost", "content-type": "application/json", **(headers or {})}
     scope = {
         **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "root_path": ""},
@@ -85,7 +86,7 @@ async def ask(
         nonlocal given
         if not given:
             given = True
-            return {"type": "http.request", "body": body or b"", "more_body": False}
+            return {"type": "http.request", "body": body or b"", "more_body": unfinished}
         await asyncio.sleep(3600 if leave_after is None else leave_after)
         return {"type": "http.disconnect"}
 

@@ -44,7 +44,7 @@ REQUEST_KEYS = frozenset(
 )
 STREAM_FORMATS = ("audio", "sse")
 NUM_EMOTIONS, MAX_NUMBER = 8, 1e9
-# A client that takes nothing for so long is gone, whatever its connection says.
+# A client that takes nothing for so long, or needs longer to send a body, is gone, whatever its connection says.
 STALL_SECONDS = 30.0
 # Paths that need no key: a page without secrets, and whether the server runs.
 OPEN_PATHS = ("/", "/health")
@@ -73,6 +73,7 @@ class RequestError(Exception):
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         headers = {"retry-after": str(self.retry)} if self.retry is not None else {}
         headers |= {"www-authenticate": "Bearer"} if self.status == 401 else {}
+        headers |= {"connection": "close"} if self.status in (408, 413) else {}  # a part of the body was not read
         return JSONResponse({"error": error}, self.status, headers)
 
 
@@ -222,6 +223,9 @@ class SpeechResponse(Response):
         language = self.job.plan.language if self.job.plan else ""
         kind = "text/event-stream" if request.stream == "sse" else AUDIO_TYPES[request.format]
         headers = [(b"content-type", kind.encode()), (b"voxgraft-language", language.encode())]
+        if self.job.plan and self.job.plan.findings:
+            codes = dict.fromkeys(item.code for item in self.job.plan.findings)
+            headers.append((b"voxgraft-findings", ", ".join(codes).encode()))
         encoder = AudioEncoder(request.format, self.scheduler.tts.sample_rate, request.speed)
         is_started = False
         try:
@@ -303,13 +307,17 @@ async def read_body(request: Request, most: int) -> bytes:
         raise too_large
     parts, size = [], 0
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                raise too_large
-            parts.append(part)
+        async with asyncio.timeout(STALL_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise too_large
+                parts.append(part)
     except ClientDisconnect:
         raise RequestError(400, "disconnected", "the body is not complete") from None
+    except TimeoutError:
+        message = f"the body was not complete after {STALL_SECONDS:g} seconds"
+        raise RequestError(408, "request_timeout", message) from None
     return b"".join(parts)
 
 
@@ -317,6 +325,7 @@ def create_app(scheduler: Scheduler, settings: ServeSettings, names: frozenset[s
     """The whole interface behind its guard."""
     page, policy = load_page()
     tts, created = scheduler.tts, int(time.time())
+    stopped = RequestError(503, "not_running", "the server cannot speak any more and must be restarted")
 
     async def speech(request: Request) -> Response:
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -324,9 +333,13 @@ def create_app(scheduler: Scheduler, settings: ServeSettings, names: frozenset[s
             raise RequestError(415, "invalid_content_type", "the content type must be application/json")
         body = await read_body(request, settings.max_body << 10)
         wanted = await asyncio.to_thread(read_speech_request, body, scheduler, settings)
+        if not scheduler.is_alive:
+            return stopped.response()
         try:
             job = await scheduler.submit(wanted.utterance, wanted.settings)
         except Exception as error:
+            if not isinstance(error, VoxgraftError | QueueFullError):
+                scheduler.report(error)
             raise convert_error(error) from error
         return SpeechResponse(wanted, job, scheduler)
 
@@ -340,7 +353,7 @@ def create_app(scheduler: Scheduler, settings: ServeSettings, names: frozenset[s
         return JSONResponse({"object": "list", "data": data})
 
     def health(_: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "ok"}) if scheduler.is_alive else stopped.response()
 
     def metrics(_: Request) -> Response:
         return PlainTextResponse(

@@ -21,6 +21,8 @@ KEY_VARIABLE = "VOXGRAFT_API_KEY"
 MIN_KEY = 16
 # Time for answers in progress after a signal.
 GRACE_SECONDS = 10
+# Connections, with those that are idle: so many times the queue, and at least so many.
+CONNECTIONS_PER_JOB, MIN_CONNECTIONS = 4, 64
 
 
 def serve(settings: ServeSettings) -> CommandResult:
@@ -54,7 +56,7 @@ def serve(settings: ServeSettings) -> CommandResult:
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, server_header=False, ws="none", proxy_headers=False,
             timeout_graceful_shutdown=GRACE_SECONDS, lifespan="off", h11_max_incomplete_event_size=1 << 16,
-            timeout_keep_alive=30,
+            timeout_keep_alive=30, limit_concurrency=max(MIN_CONNECTIONS, CONNECTIONS_PER_JOB * settings.queue),
         )  # fmt: skip
 
         scheduler.start()
@@ -79,6 +81,10 @@ def resolve_key(settings: ServeSettings) -> str | None:
     if key is None or len(key) < MIN_KEY:
         found = f"{settings.host} can be reached by others" if key is None else "the API key is too short"
         raise ConfigError("serve-key", found, expected=f"an API key of at least {MIN_KEY} characters")
+    if not key.isascii() or not key.isprintable():
+        # Programs send other characters in different encodings, or not at all.
+        found = "the API key has characters that a header cannot carry"
+        raise ConfigError("serve-key", found, expected="letters, digits and punctuation of ASCII")
     return key
 
 
@@ -87,13 +93,17 @@ def collect_voices(tts: TTS, settings: ServeSettings) -> Mapping[str, ReferenceV
     from voxgraft.server.app import DEFAULT_VOICE
 
     loader = VoiceLoader(tts.models, SpeakSettings(), vocoder=tts.vocoder)
-    found = {name: loader.voice(name) for name in tts.voices}
-    recordings: list[Path] = []
-    if settings.voices is not None:
-        recordings = sorted(require_folder(settings.voices).iterdir())
-    for path in recordings:
+    sources = {name: name for name in tts.voices}
+    for path in sorted(require_folder(settings.voices).iterdir()) if settings.voices is not None else ():
         if path.is_file() and path.suffix.lower() in RECORDING_SUFFIXES:
-            found[path.stem] = loader.voice(str(path))
+            if path.stem in sources or path.stem == DEFAULT_VOICE:
+                other = Path(sources.get(path.stem, "the default voice")).name
+                expected = f"a name that no other voice has, and not `{DEFAULT_VOICE}`"
+                cure = "rename the recording. --voice NAME chooses the default voice."
+                used = f"{path.name} has the name of {other}"
+                raise ConfigError("config-value", used, expected=expected, where=path, cure=cure)
+            sources[path.stem] = str(path)
+    found = {name: loader.voice(source) for name, source in sources.items()}
     if settings.voice is not None:
         if settings.voice not in found:
             expected = f"one of {', '.join(found)}" if found else "recordings in the folder --voices"
@@ -101,6 +111,11 @@ def collect_voices(tts: TTS, settings: ServeSettings) -> Mapping[str, ReferenceV
         return {DEFAULT_VOICE: found[settings.voice], **found}
     if found:
         return {DEFAULT_VOICE: next(iter(found.values())), **found}
-    with suppress(VoxgraftError):  # a run lends the voice of one of its recordings
-        return {DEFAULT_VOICE: loader.voice(None)}
-    raise ConfigError("speak-voice", "there is no voice to speak with", expected="--voices FOLDER with recordings")
+    try:
+        return {DEFAULT_VOICE: loader.voice(None)}  # a run lends the voice of one of its recordings
+    except VoxgraftError as error:
+        if error.code != "speak-voice":
+            raise
+        # That error names the options of `speak`.
+        expected, cure = "--voices FOLDER with recordings", "put a recording of a few seconds into that folder."
+        raise ConfigError("speak-voice", "there is no voice to speak with", expected=expected, cure=cure) from None

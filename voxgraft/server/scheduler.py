@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -167,6 +168,11 @@ class Scheduler:
             thread.join(timeout=30)
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the threads run that every request needs."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    @property
     def gauges(self) -> dict[str, float]:
         """What is going on now."""
         return {
@@ -211,10 +217,11 @@ class Scheduler:
         job.condition, job.plan = voices.condition(plan.voice), plan
 
     def _build_batches(self) -> None:
-        """One batch for all models with the same backbone."""
+        """One batch for all models with the same backbone, for those that have none."""
         groups: dict[int, list[SpeakingModel]] = {}
         for system in self.tts.models.all:
-            groups.setdefault(next(system.model.body.parameters()).data_ptr(), []).append(system)
+            if id(system) not in self._batches:
+                groups.setdefault(next(system.model.body.parameters()).data_ptr(), []).append(system)
         family, latents = self.tts.models.context.family, self.tts.vocoder.needs_latents
         sampling = replace(family.upstream_sampling(), readable=True)
         for group in groups.values():
@@ -229,39 +236,56 @@ class Scheduler:
                 if self._closing:
                     self._spoken.put(None)
                     return
-                chosen: list[tuple[SpeechJob, int]] = []
-                while self._waiting and len(self._rows) + len(chosen) < self._batch_size:
-                    _, _, job, index = heapq.heappop(self._waiting)
-                    if not job.cancelled:
-                        chosen.append((job, index))
-            for row, (job, _) in list(self._rows.items()):
-                if job.cancelled:
-                    self._batches[id(row.system)].remove(row)
-                    del self._rows[row]
-            for job, index in chosen:
-                self._join(job, index)
-            for batch in dict.fromkeys(self._batches.values()):
-                try:
-                    finished = batch.advance()
-                except Exception as error:  # a bug, or no memory: these requests fail, and the server remains
-                    self.report(error)
-                    for row in [row for row in self._rows if self._batches[id(row.system)] is batch]:
-                        self._rows.pop(row)[0].fail(error)
-                    self._build_batches()
-                    break
-                for row in finished:
-                    job, index = self._rows.pop(row)
-                    assert job.plan is not None
-                    assert row.result is not None
-                    job.num_codes += len(row.result.codes)
-                    own = row.result
-                    piece = replace(job.plan.pieces[index], codes=own.codes, stop=own.stop, latents=own.latents)
-                    self._spoken.put((job, index, piece))
+            try:
+                self._advance()
+            except Exception as error:  # a bug outside of a batch: all requests fail, and the thread remains
+                self.report(error)
+                with self._wake:
+                    self._waiting.clear()
+                self._rows.clear()
+                self._batches.clear()
+                for job in [job for job in tuple(self._jobs) if job.plan is not None]:  # others come later
+                    job.fail(error)
+
+    def _advance(self) -> None:
+        """Cancelled rows leave, waiting sentences join, and every batch decodes a few codes."""
+        chosen: list[tuple[SpeechJob, int]] = []
+        with self._wake:
+            while self._waiting and len(self._rows) + len(chosen) < self._batch_size:
+                _, _, job, index = heapq.heappop(self._waiting)
+                if not job.cancelled:
+                    chosen.append((job, index))
+        for row, (job, _) in list(self._rows.items()):
+            if job.cancelled:
+                self._batches[id(row.system)].remove(row)
+                del self._rows[row]
+        for job, index in chosen:
+            self._join(job, index)
+        for batch in dict.fromkeys(self._batches.values()):
+            try:
+                finished = batch.advance()
+            except Exception as error:  # a bug, or no memory: the requests of this batch fail, others do not
+                self.report(error)
+                for row in [row for row in self._rows if self._batches[id(row.system)] is batch]:
+                    self._rows.pop(row)[0].fail(error)
+                # The next sentence builds it again, when this one's memory is free.
+                self._batches = {key: own for key, own in self._batches.items() if own is not batch}
+                continue
+            for row in finished:
+                job, index = self._rows.pop(row)
+                assert job.plan is not None
+                assert row.result is not None
+                job.num_codes += len(row.result.codes)
+                own = row.result
+                piece = replace(job.plan.pieces[index], codes=own.codes, stop=own.stop, latents=own.latents)
+                self._spoken.put((job, index, piece))
 
     def _join(self, job: SpeechJob, index: int) -> None:
         assert job.plan is not None
-        system, request = job.plan.system, build_request(job.plan.pieces[index], job.condition)
         try:
+            system, request = job.plan.system, build_request(job.plan.pieces[index], job.condition)
+            if id(system) not in self._batches:
+                self._build_batches()
             self._rows[self._batches[id(system)].join(request, system)] = job, index
         except VoxgraftError as error:
             job.fail(error)
@@ -277,13 +301,17 @@ class Scheduler:
                     taken.append(self._spoken.get_nowait())
                 except queue.Empty:
                     break
-            work = [one for one in taken if one is not None and not one[0].cancelled]
-            try:
-                self._render(work)
-            except Exception as error:
-                self.report(error)
-                for job, _, _ in work:
-                    job.fail(error)
+            groups = [[one for one in taken if one is not None]]
+            while groups:
+                work = [one for one in groups.pop() if not one[0].cancelled]
+                try:
+                    self._render(work)
+                except Exception as error:
+                    self.report(error)
+                    if len(work) == 1:
+                        work[0][0].fail(error)
+                    else:  # one by one: a bad sentence must not end the requests of others
+                        groups += [[one] for one in work]
             if taken[-1] is None:
                 return
 
@@ -301,4 +329,5 @@ class Scheduler:
         """On standard error, without the exception's text: that may contain what a user wanted to have spoken."""
         self.metrics.add("internal_errors_total")
         frames = "".join(traceback.format_tb(error.__traceback__))
-        print(f"internal error: {type(error).__name__}\n{frames}", file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):  # a closed standard error must not end a thread
+            print(f"internal error: {type(error).__name__}\n{frames}", file=sys.stderr, flush=True)

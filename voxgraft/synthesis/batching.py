@@ -180,16 +180,16 @@ class DecodeBatch:
 
     def _reserve(self, num_streams: int, length: int) -> None:
         """Room for so many streams and positions. What exists is copied; graphs, which hold addresses, are dropped."""
-        old, adapters = self._state, self._adapters
+        old = self._state
         num_streams = max(self._pad_streams(num_streams), len(old.stopped))
         length = max(round_up(length, CACHE_LENGTH_STEP), old.cache.length)
         if (num_streams, length) == (len(old.stopped), old.cache.length):
             return
-        state, self._adapters, self._noise = self._allocate(num_streams, length)
+        state, adapters, noise = self._allocate(num_streams, length)
         pairs = [
             (old.logits, state.logits), (old.heard, state.heard), (old.codes, state.codes),
             (old.num_generated, state.num_generated), (old.stopped, state.stopped),
-            (old.cache.filled, state.cache.filled), (adapters, self._adapters),
+            (old.cache.filled, state.cache.filled), (self._adapters, adapters),
         ]  # fmt: skip
         for before, after in pairs:
             after[: len(before)] = before
@@ -197,7 +197,8 @@ class DecodeBatch:
             (*old.cache.keys, *old.cache.values), (*state.cache.keys, *state.cache.values), strict=True
         ):
             after[: len(before), :, : before.shape[2]] = before
-        self._state = state
+        # Only now: if memory runs out above, the batch is as it was.
+        self._state, self._adapters, self._noise = state, adapters, noise
         self._graphs.clear()
 
     def _run_block(self, num_streams: int, length: int) -> None:
