@@ -261,7 +261,8 @@ def insert_first_paint(app: App, render: Callable[[str], str]) -> App:
         query = scope["query_string"].decode("latin-1")
         try:
             shown = (await asyncio.to_thread(render, query)).encode()
-        except Exception:  # only what is seen first: gradio's own part follows, and reports its errors itself
+        except (VoxgraftError, OSError, LookupError, TypeError, ValueError, AttributeError):
+            # Only what is seen first: gradio's own part follows, and reports its errors itself.
             shown = b""
         # Gradio must not compress what is changed here.
         plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
