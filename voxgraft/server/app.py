@@ -181,7 +181,7 @@ def choose_language(text: str, languages: tuple[str, ...], usual: str | None) ->
 
 
 def convert_error(error: Exception) -> RequestError:
-    """What stopped a request. Our own errors say what was found; of others nothing is told, as they may quote texts."""
+    """What stopped a request. Our own errors say what was found; others are not described, as they may quote texts."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, QueueFullError):

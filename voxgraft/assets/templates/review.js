@@ -86,7 +86,7 @@ function renderPage() {
   part("empty").textContent = rows.length ? "No clip matches." : "";
 }
 
-// In place: a row that is built anew between the press and the release of a button would lose the click.
+// In place: a row that is rebuilt between the press and the release of a button would lose the click.
 function renderRow(row) {
   const index = view.indexOf(row), made = index < 0 ? null : rowElement(index);
   if (made) { fillRow(made, row, index); }

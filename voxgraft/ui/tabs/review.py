@@ -106,8 +106,8 @@ def review_routes(context: PageContext) -> list[Route]:
         except VoxgraftError as error:
             status = 507 if isinstance(error, WriteError) else STATUS_BY_CODE.get(error.code, 400)
             item = error.finding
-            told = {"code": item.code, "found": item.found, "expected": item.expected, "cure": item.cure}
-            return JSONResponse({"error": told}, status, headers={"cache-control": "no-store"})
+            content = {"code": item.code, "found": item.found, "expected": item.expected, "cure": item.cure}
+            return JSONResponse({"error": content}, status, headers={"cache-control": "no-store"})
 
     async def ask(request: Request) -> Response:
         handler = list_clips if request.url.path.endswith("/clips") else send_audio
