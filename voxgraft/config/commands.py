@@ -249,7 +249,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, a graft, or a checkpoint in the family of --base (merged, exported, or another base)."""
+    """Folder of a run, of a graft, or of a checkpoint (merged, exported or another base) of --base's family."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None

@@ -93,7 +93,7 @@ SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
         description="Speakers of sources without names. auto: one per subtitled recording, transcript list or folder "
-        "of clips. folder, recording, file: one per folder, per long recording, or per audio file."
+        "of clips. folder: one per folder. recording: one per recording that is cut. file: one per file."
     ),
 ]
 
@@ -117,7 +117,7 @@ class TokenizerSettings(VocabularySettings):
     """Tokenizer of the new language: how it is trained, or an existing file."""
 
     file: Path | None = None
-    """Extended tokenizer of any program, verified like a trained one. Default: the one that `graft` trains."""
+    """Extended tokenizer made by any program, verified like the one that `graft` trains. Default: that one."""
 
 
 class RowSettings(Settings):
@@ -136,7 +136,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Recordings, their clips, and prepared clips (or pairs of an IndexTTS-2 fork, see docs/migration.md)."""
+    """Recordings, clips, and prepared clips (or prompt-target pairs of an IndexTTS-2 fork: docs/migration.md)."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""
