@@ -73,6 +73,7 @@ MAX_MISFIT, MAX_SILENT_EDGE_SECONDS = 0.72, 0.45
 MAX_PACE_FACTOR = 1.6
 # An edge is certain if no other pause this near fits the sentence better than this much worse.
 MAX_OTHER_EDGE_SECONDS, MIN_EDGE_MARGIN = 1.5, 0.05
+MAX_WRITTEN_FACTOR = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +323,18 @@ def _place_by_scores(
         can_end |= (times >= pause.start - MAX_SILENT_EDGE_SECONDS) & (times <= pause.start + 0.15)
     found = []
     path = align_steps(scores, spelled, expected, can_begin, can_end)
+    # Sounds that the recognizer writes for each sound of the text, sentence by sentence. Far more than usual: speech
+    # that is not in the text was taken in.
+    best = scores.argmax(axis=1)
+    written = np.cumsum((best != 0) & (best != np.roll(best, 1)))
+    usual = np.median(
+        [
+            (written[steps[1]] - written[steps[0]]) / len(own)
+            for own, steps in zip(spelled, path, strict=True)
+            if steps and own
+        ]
+        or [1.0]
+    )
     for text, symbols, steps in zip(sentences, spelled, path, strict=True):
         if steps is None:
             found.append(AlignedSentence(text, 0.0, 0.0, 0.0, "not-heard"))
@@ -337,9 +350,12 @@ def _place_by_scores(
         # Another pause near an edge that fits about as well: a word of the neighbour may be inside, or one outside.
         others = [(pause.end, end) for pause in long if 0 < abs(pause.end - start) <= MAX_OTHER_EDGE_SECONDS]
         others += [(start, pause.start) for pause in long if 0 < abs(pause.start - end) <= MAX_OTHER_EDGE_SECONDS]
-        rivals = [slice(*np.searchsorted(times, other).tolist()) for other in others if other[1] - other[0] > 0.2]
-        is_ambiguous = any(matcher.misfit(scores[one], symbols) < misfit + MIN_EDGE_MARGIN for one in rivals)
+        rivals = [slice(*np.searchsorted(times, other).tolist()) for other in others]
+        fitting = [one for one in rivals if one.stop - one.start >= len(symbols)]
+        is_ambiguous = any(matcher.misfit(scores[one], symbols) < misfit + MIN_EDGE_MARGIN for one in fitting)
+        share = float(written[inside][-1] - written[inside][0]) / len(symbols) if end > start else 0.0
         checks = {
+            "strays": share > MAX_WRITTEN_FACTOR * usual,
             "no-pause": max(map(abs, strays)) > MAX_EDGE_OFFSET_SECONDS or end - start < 0.2,
             "unlike": confidence < threshold,
             "edges": is_ambiguous or not (min(strays) >= -0.25 and max(strays) <= MAX_SILENT_EDGE_SECONDS),

@@ -134,6 +134,8 @@ class TextMatcher:
             chance.shuffle(blocks)
             orders.append([symbol for block in blocks for symbol in block])
         lost = scores.max(axis=1).sum() - best_path_scores(scores, orders)
+        if not np.isfinite(lost[0]):  # too few steps for double sounds
+            return 1.0
         return float(np.clip(lost[0] / max(1e-6, float(np.median(lost[1:]))), 0.0, 1.0))
 
 
