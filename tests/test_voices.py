@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.film import RATE_HZ
 from benchmarks.transcripts import say, sentences
+from tools.random_bases.chatterbox import voice_encoder_shapes
 from voxgraft.audio.voices import (
     MIN_VOICE_CLIPS,
     NUM_CEPSTRA,
@@ -142,3 +144,14 @@ def test_report_and_split_hear_two_people_under_one_name(spoken: tuple[Path, lis
     assert "speakers-many-voices" in [item["code"] for item in again["findings"]]
     write_manifest(folder / "manifest.jsonl", clips)
     assert data_report(DataReportSettings(dataset=folder)).to_json()["findings"] == []
+
+
+@pytest.mark.long
+def test_the_voice_encoder_of_a_base_can_count_instead(spoken: tuple[Path, list[ManifestClip]], tmp_path: Path) -> None:
+    folder, clips = spoken
+    write_manifest(folder / "manifest.jsonl", clips)
+    torch.manual_seed(0)
+    torch.save({name: 0.1 * torch.randn(*shape) for name, shape in voice_encoder_shapes().items()}, tmp_path / "ve.pt")
+    values = data_report(DataReportSettings(dataset=folder, voices=tmp_path)).to_json()
+    assert values["voices"]["clips"] == len(clips)
+    assert values["voices"]["voices"] >= 1
