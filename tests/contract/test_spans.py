@@ -1,4 +1,4 @@
-"""A sentence in two languages: at words of a base language the adapter is not there, in training and in speaking."""
+"""A sentence in two languages: words of a base language bypass the adapter, in training and in synthesis."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def table(tmp_path: Path) -> ReviewTable:
 
 
 def fresh(table: ReviewTable) -> ReviewTable:
-    """The table as a server that was started anew has it."""
+    """The table as a restarted server reads it."""
     made = ReviewTable(table.dataset)
     made.refresh()
     return made

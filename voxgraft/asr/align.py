@@ -329,9 +329,9 @@ def _place_by_scores(
     written = np.cumsum((best != 0) & (best != np.roll(best, 1)))
     usual = np.median(
         [
-            (written[steps[1]] - written[steps[0]]) / len(own)
-            for own, steps in zip(spelled, path, strict=True)
-            if steps and own
+            (written[steps[1]] - written[steps[0]]) / len(symbols)
+            for symbols, steps in zip(spelled, path, strict=True)
+            if steps and symbols
         ]
         or [1.0]
     )
@@ -347,20 +347,25 @@ def _place_by_scores(
         misfit = matcher.misfit(scores[inside], symbols)
         confidence = round(min(1.0, (1 - misfit) / (2 - 2 * MAX_MISFIT)), 4)
         strays = first - start, end - last
-        # Another pause near an edge that fits about as well: a word of the neighbour may be inside, or one outside.
-        others = [(pause.end, end) for pause in long if 0 < abs(pause.end - start) <= MAX_OTHER_EDGE_SECONDS]
-        others += [(start, pause.start) for pause in long if 0 < abs(pause.start - end) <= MAX_OTHER_EDGE_SECONDS]
-        rivals = [slice(*np.searchsorted(times, other).tolist()) for other in others]
-        fitting = [one for one in rivals if one.stop - one.start >= len(symbols)]
-        is_ambiguous = any(matcher.misfit(scores[one], symbols) < misfit + MIN_EDGE_MARGIN for one in fitting)
         share = float(written[inside][-1] - written[inside][0]) / len(symbols) if end > start else 0.0
         checks = {
             "strays": share > MAX_WRITTEN_FACTOR * usual,
             "no-pause": max(map(abs, strays)) > MAX_EDGE_OFFSET_SECONDS or end - start < 0.2,
             "unlike": confidence < threshold,
-            "edges": is_ambiguous or not (min(strays) >= -0.25 and max(strays) <= MAX_SILENT_EDGE_SECONDS),
+            "edges": min(strays) < -0.25 or max(strays) > MAX_SILENT_EDGE_SECONDS,
         }
         reason = next((name for name, is_bad in checks.items() if is_bad), "")
+        if not reason:
+            # Another pause near an edge that fits about as well: a word of the neighbour may be inside, or one outside.
+            others = [(pause.end, end) for pause in long if 0 < abs(pause.end - start) <= MAX_OTHER_EDGE_SECONDS]
+            others += [(start, pause.start) for pause in long if 0 < abs(pause.start - end) <= MAX_OTHER_EDGE_SECONDS]
+            rivals = [slice(*np.searchsorted(times, other).tolist()) for other in others]
+            if any(
+                matcher.misfit(scores[rival], symbols) < misfit + MIN_EDGE_MARGIN
+                for rival in rivals
+                if rival.stop - rival.start >= len(symbols)
+            ):
+                reason = "edges"
         found.append(AlignedSentence(text, round(start, 3), round(max(start, end), 3), confidence, reason))
     return found
 

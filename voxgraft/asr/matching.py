@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -41,7 +40,6 @@ CHUNK_STEPS, NUM_CHUNKS = 250, 24
 # States of the alignment on each side of the expected place; a symbol has two.
 BAND_STATES = 1_500
 
-_load_normalizer = lru_cache(maxsize=64)(build_normalizer)
 # Sounds that recognizers and romanizations of another language confuse are one class. Vowels are three: a, front, back.
 _SOUND_OF_LETTER = {
     letter: sound
@@ -68,7 +66,7 @@ def sound_classes(text: str, *, is_ipa: bool = False) -> str:
 
 def comparable_letters(text: str, language: str) -> str:
     """Letters as they are heard: normalized, lower case, without spaces and marks; letters of one sound are one."""
-    said = _load_normalizer(language, fold_homophones=True).normalise(remove_markers(text)).text
+    said = build_normalizer(language, fold_homophones=True).normalise(remove_markers(text)).text
     lower = unicodedata.normalize("NFC", said.casefold())
     return "".join(letter for letter in lower if unicodedata.category(letter)[0] in "LMN")
 

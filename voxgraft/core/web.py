@@ -7,22 +7,30 @@ names that are its own (else a foreign name could be made to lead here) and only
 from __future__ import annotations
 
 import ipaddress
+import os
 import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from voxgraft.core.errors import ConfigError
-from voxgraft.core.files import format_error_reason
+from voxgraft.core.files import format_error_reason, read_text
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Headers of every answer of both servers. Each adds its own."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -34,6 +42,13 @@ def is_local(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def read_secret(path: Path | None, variable: str) -> str | None:
+    """A password or key: the first line of a file, or an environment variable. None if neither is given."""
+    if path is not None:
+        return (read_text(path, 4096).splitlines() or [""])[0].strip()
+    return os.environ.get(variable)
 
 
 def list_host_names(host: str, more: Collection[str]) -> frozenset[str]:

@@ -301,8 +301,9 @@ class DatasetFolder:
             if (old := before.get(clip.id)) is not None:
                 # The split is kept; what a person or a report decided is kept only where the clip did not change.
                 # A text that a person has corrected stays, whatever today's rules make of the source's text.
-                same_text = old.text_as_found == clip.text_as_found
-                same_text = same_text and (old.text == clip.text or original_text(old) != old.text)
+                same_text = old.text_as_found == clip.text_as_found and (
+                    old.text == clip.text or original_text(old) != old.text
+                )
                 if same_text and old.seconds == clip.seconds:
                     decided = {"text": old.text, "rejected": old.rejected, "taken_back": old.taken_back}
                     clip = replace(clip, split=old.split, other={**clip.other, **old.other}, **decided)  # type: ignore[arg-type]

@@ -249,7 +249,7 @@ class ReviewTable:
             if made is self.clips[name]:
                 return made
             clips = {**self.clips, name: made}
-            # Only one line changes: writing thousands of others anew would take most of the time.
+            # Only one line changes: writing thousands of others again would take most of the time.
             if len(self._lines) == len(clips) + 1:
                 lines = list(self._lines)
                 lines[self._places[name]] = json.dumps(made.to_json(), ensure_ascii=False).encode()

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -241,7 +240,6 @@ def read_sentence_recordings(sentences: Sequence[EvalSentence]) -> list[Referenc
 
 BOOTSTRAP_DRAWS = 1000
 FloatArray = NDArray[np.float64]
-_load_normalizer = lru_cache(maxsize=64)(build_normalizer)
 # Waves in one call of a recogniser.
 ASR_BATCH_SIZE = 16
 # In the order in which they are preferred.
@@ -444,7 +442,7 @@ def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], 
 def _count_text_edits(sentence: EvalSentence, transcript: Transcript, *, words: bool = False) -> tuple[int, int]:
     # The text normaliser first (numbers in words, one form of each apostrophe): recognisers write 2026 where people
     # say words.
-    normalizer = _load_normalizer(sentence.language)
+    normalizer = build_normalizer(sentence.language)
     reference, hypothesis = (
         normalize_letters(normalizer.normalise(text).text, sentence.language)
         for text in (remove_markers(sentence.text), transcript.text)

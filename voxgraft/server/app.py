@@ -29,7 +29,7 @@ from starlette.routing import Route
 from voxgraft.config.commands import ServeSettings, SpeakSettings
 from voxgraft.config.run import MAX_SEED
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.web import App, Receive, Scope, Send, find_rejection_reason, read_headers
+from voxgraft.core.web import SECURITY_HEADERS, App, Receive, Scope, Send, find_rejection_reason, read_headers
 from voxgraft.server.encode import AUDIO_TYPES, MAX_SPEED, MIN_SPEED, AudioEncoder
 from voxgraft.server.scheduler import QueueFullError, Scheduler, SpeechJob
 from voxgraft.synthesis.api import find_languages_by_script, read_style
@@ -49,10 +49,8 @@ STALL_SECONDS = 30.0
 # Paths that need no key: a page without secrets, and whether the server runs.
 OPEN_PATHS = ("/", "/health")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
-SECURITY_HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+ANSWER_HEADERS = (
+    *SECURITY_HEADERS,
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
@@ -400,7 +398,7 @@ class RequestGuard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), *SECURITY_HEADERS]
+                message["headers"] = [*message.get("headers", []), *ANSWER_HEADERS]
             await send(message)
 
         headers = read_headers(scope)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -11,9 +10,9 @@ from pathlib import Path
 from voxgraft.config.commands import ServeSettings, SpeakSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, VoxgraftError
-from voxgraft.core.files import read_text, require_folder
+from voxgraft.core.files import require_folder
 from voxgraft.core.results import CommandResult, SimpleResult
-from voxgraft.core.web import is_local, list_host_names, listening_socket, sigterm_as_interrupt
+from voxgraft.core.web import is_local, list_host_names, listening_socket, read_secret, sigterm_as_interrupt
 from voxgraft.synthesis.api import TTS, load
 from voxgraft.synthesis.inputs import RECORDING_SUFFIXES, ReferenceVoice, VoiceLoader
 
@@ -71,13 +70,10 @@ def serve(settings: ServeSettings) -> CommandResult:
 
 def resolve_key(settings: ServeSettings) -> str | None:
     """The API key. None is needed if nobody else can reach the server."""
-    key: str | None = None
-    if settings.key_file is not None:
-        key = (read_text(settings.key_file, 4096).splitlines() or [""])[0].strip()
-    elif KEY_VARIABLE in os.environ:
-        key = os.environ[KEY_VARIABLE].strip()
-    elif is_local(settings.host):
+    key = read_secret(settings.key_file, KEY_VARIABLE)
+    if key is None and is_local(settings.host):
         return None
+    key = None if key is None else key.strip()
     if key is None or len(key) < MIN_KEY:
         found = f"{settings.host} can be reached by others" if key is None else "the API key is too short"
         raise ConfigError("serve-key", found, expected=f"an API key of at least {MIN_KEY} characters")

@@ -10,8 +10,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.config.base import parse_settings
+from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import SpeakSettings
+from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, FileError, GraftError
 from voxgraft.core.files import is_file, is_folder, path_exists, read_json
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
@@ -165,9 +166,6 @@ def load(
         values["graft"] = tuple(map(_find_graft, folders))
         if base is None:
             # The runs know their base; grafts alone do not.
-            from voxgraft.config.base import read_settings_values
-            from voxgraft.config.run import RunSettings
-
             runs = [folder / RUN_FILE for folder in folders if is_file(folder / RUN_FILE)]
             bases = {read_settings_values(RunSettings, path).get("base") for path in runs}
             base = cast(str, bases.pop()) if len(bases) == 1 else None

@@ -33,9 +33,9 @@ from voxgraft.config.base import rebuild_settings_models
 from voxgraft.config.commands import UiSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, VoxgraftError
-from voxgraft.core.files import read_text
 from voxgraft.core.results import CommandResult, SimpleResult
 from voxgraft.core.web import (
+    SECURITY_HEADERS,
     App,
     Receive,
     Scope,
@@ -45,6 +45,7 @@ from voxgraft.core.web import (
     list_host_names,
     listening_socket,
     read_headers,
+    read_secret,
     sigterm_as_interrupt,
 )
 from voxgraft.ui.files import PROJECT_PATHS, Roots
@@ -78,12 +79,10 @@ MAX_NAME_BYTES = 255
 MALFORMED = (KeyError, TypeError, ValueError)
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PROXY_PATH = re.compile(r"/+(?:gradio_api/+)?proxy=")
-SECURITY_HEADERS = (
+PAGE_HEADERS = (
     (b"content-security-policy", CONTENT_POLICY.encode()),
-    (b"x-frame-options", b"DENY"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
+    *SECURITY_HEADERS,
 )
 
 
@@ -282,14 +281,10 @@ def insert_first_paint(app: App, render: Callable[[str], str]) -> App:
 
 def _resolve_password(settings: UiSettings) -> str | None:
     """The password. None is needed if nobody else can reach the page."""
-    given: str | None = None
-    if settings.password_file is not None:
-        given = (read_text(settings.password_file, 4096).splitlines() or [""])[0].strip()
-    elif PASSWORD_VARIABLE in os.environ:
-        given = os.environ[PASSWORD_VARIABLE]
-    elif is_local(settings.host):
+    given = read_secret(settings.password_file, PASSWORD_VARIABLE)
+    if given is None and is_local(settings.host):
         return None
-    elif sys.stdin.isatty():
+    if given is None and sys.stdin.isatty():
         given = getpass.getpass("Password for the web UI: ")
     if given is None or len(given) < MIN_PASSWORD:
         found = f"{settings.host} can be reached by others" if given is None else "the password is too short"
@@ -432,7 +427,7 @@ async def _send_refusal(scope: Scope, send: Send, status: int, reason: str) -> N
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), *SECURITY_HEADERS]
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *PAGE_HEADERS]
     if status == 401:
         headers.append((b"www-authenticate", b'Basic realm="voxgraft", charset="UTF-8"'))
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -444,7 +439,7 @@ def _add_security_headers(send: Send, more: Sequence[tuple[bytes, bytes]] = ()) 
         if message["type"] == "http.response.start":
             given = [(name, value) for name, value in message.get("headers", [])]
             present = {name.lower() for name, _ in given}
-            message["headers"] = [*given, *(pair for pair in SECURITY_HEADERS if pair[0] not in present), *more]
+            message["headers"] = [*given, *(pair for pair in PAGE_HEADERS if pair[0] not in present), *more]
         await send(message)
 
     return sender
