@@ -13,8 +13,7 @@ import torch
 from tests.support.synthesis import made_graft, settings_of
 from voxgraft.models import get_family
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.row_adapters import RowLoraLayer, join_adapters
-from voxgraft.synthesis.batching import DecodeBatch, DecodeRow
+from voxgraft.synthesis.batching import DecodeBatch, DecodeRow, RowLoraLayer, join_adapters
 from voxgraft.synthesis.command import build_request, plan_utterance
 from voxgraft.synthesis.engine import (
     SpeakingModel,

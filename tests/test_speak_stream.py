@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from tests.support import s3gen
 from tests.support.checkpoint_files import saved
@@ -20,7 +22,7 @@ from tools.random_bases import make_random_base
 from voxgraft.models.base import Vocoder
 from voxgraft.models.chatterbox.encoder import SpeechTokenizer
 from voxgraft.models.chatterbox.s3gen import find_watermarker
-from voxgraft.synthesis.command import Wave, render_pieces, stream_speech, synthesize
+from voxgraft.synthesis.command import Wave, render_pieces, speak, stream_speech, synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
 
@@ -58,6 +60,32 @@ def test_streamed_sentence_by_sentence_it_is_the_whole_result(tiny: SynthesisMod
     assert [len(piece) for piece in pieces] == [len(first), pause, len(second)]
     assert np.array_equal(pieces[0], first)
     assert np.array_equal(pieces[2], second)
+
+
+@pytest.mark.long
+def test_standard_output_carries_the_sound_of_the_file_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "voxgraft", "speak", TEXT, "Good morning.", "--language=en", "--batch=1"]
+    streamed = subprocess.run([*command, "--output=-", "--json"], capture_output=True, check=True, cwd=tmp_path)
+    subprocess.run([*command, "--output=whole.wav"], capture_output=True, check=True, cwd=tmp_path)
+    whole, rate = soundfile.read(tmp_path / "whole.wav", dtype="int16")
+    assert streamed.stdout[:4] + streamed.stdout[8:12] == b"RIFFWAVE"
+    assert int.from_bytes(streamed.stdout[24:28], "little") == rate
+    assert np.array_equal(np.frombuffer(streamed.stdout[44:], "<i2"), whole)
+    assert [one["file"] for one in json.loads(streamed.stderr)["utterances"]] == ["-", "-"]
+    with subprocess.Popen(
+        [*command, "--output=-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert b"speak-pipe" in process.stderr.read()
+    assert process.returncode == 2
+
+
+def test_codes_cannot_share_standard_output_with_the_sound(tmp_path: Path) -> None:
+    settings = settings_of(TEXT, "--language=en", "--output=-", f"--codes={tmp_path / 'codes.json'}")
+    assert error_of(lambda: speak(settings)).code == "speak-output"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_batch_of_sentences_sounds_as_each_alone(tiny: SynthesisModels) -> None:

@@ -2,6 +2,6 @@
 
 import sys
 
-from voxgraft.cli import main
+from voxgraft.cli.app import main
 
 sys.exit(main())

@@ -344,7 +344,7 @@ class SpeakSettings(Settings):
     batch: int = Field(16, ge=1, le=1024)
     """Number of segments per batch."""
     output: Path | None = None
-    """Output file (.wav, .flac, .ogg, .mp3) or folder. Default: speech.wav for one text, else the folder speech."""
+    """Output file (.wav, .flac, .ogg, .mp3) or folder; - is standard output (WAV). Default: speech.wav, or speech/."""
     codes: Path | None = None
     """Write speech codes: NAME.json with all details, or NAME.npy for one utterance."""
     latents: bool = False

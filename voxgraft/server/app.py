@@ -26,11 +26,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from voxgraft.audio.encode import AUDIO_TYPES, MAX_SPEED, MIN_SPEED, AudioEncoder
 from voxgraft.config.commands import ServeSettings, SpeakSettings
 from voxgraft.config.run import MAX_SEED
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.web import SECURITY_HEADERS, App, Receive, Scope, Send, find_rejection_reason, read_headers
-from voxgraft.server.encode import AUDIO_TYPES, MAX_SPEED, MIN_SPEED, AudioEncoder
 from voxgraft.server.scheduler import QueueFullError, Scheduler, SpeechJob
 from voxgraft.synthesis.api import find_languages_by_script, read_style
 from voxgraft.synthesis.inputs import UtteranceRequest, read_utterances

@@ -1,6 +1,6 @@
 """Continuous batching: utterances of different languages and grafts in one decode batch, which they join and leave.
 
-One backbone step serves all rows; adapters are chosen per row (`nn/row_adapters.py`). A row's codes depend on its own
+One backbone step serves all rows; adapters are chosen per row (`RowLoraLayer`). A row's codes depend on its own
 seed, text and voice. On the CPU they also keep their bits whatever is beside them: rows are padded to a multiple of
 `ROW_STEP` and positions to one of `LENGTH_STEP`, at which matrix products give each row the same bits. On other devices
 rounding may differ with the number of rows, as it does for `speak --batch`.
@@ -10,23 +10,26 @@ Shapes: N streams, V speech rows. With guidance stream s has the cache rows 2 s 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from voxgraft.core.errors import TextError
+from voxgraft.core.errors import GraftError, TextError
 from voxgraft.models.base import build_sequence, code_position
 from voxgraft.models.generate import CODES_PER_CHECK, DecodeState, StopCause, StoppingCriteria, find_loop_cut
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_speech_latents, pack_batch
+from voxgraft.nn.adapter import LoraLayer, find_lora_layers
 from voxgraft.nn.attention import DecodeContext, PrefillContext
 from voxgraft.nn.decode import SamplingParams, apply_repetition_penalty, filter_logits, sample_codes
 from voxgraft.nn.layers import round_up
-from voxgraft.nn.row_adapters import NO_ADAPTER, join_adapters
 from voxgraft.synthesis.engine import SpeakingModel, SynthesisRequest, SynthesisResult
 
 # Matrix products of this CPU library give a row the same bits at every multiple of 4 rows, attention at every multiple
@@ -36,6 +39,8 @@ ROW_STEP, LENGTH_STEP = 4, 64
 CACHE_LENGTH_STEP = 256
 # Blocks of steps that are kept as CUDA graphs, by their number of streams and positions.
 MAX_BLOCK_GRAPHS = 24
+NO_ADAPTER = 0
+"""The number of rows that the base speaks alone."""
 
 
 @dataclass(eq=False, slots=True)
@@ -251,3 +256,72 @@ class DecodeBatch:
             hidden = model.body(vectors, step)
             step.finish()
             logits.copy_(model.speech_logits(hidden))
+
+
+# ---- an adapter for each row ---------------------------------------------------------------------------------------
+
+# `Gate` opens one adapter for a whole model. Here each row of a batch has the number of its adapter. The products of
+# all adapters are two matrix products of fixed shape, so that a captured graph can run them. Inference only.
+# Shapes: B rows, I inputs and O outputs of a layer, R ranks of all adapters together.
+
+
+class RowChoice:
+    """The adapter of each row: 0 for none, else its number from 1 on. One for a whole model."""
+
+    def __init__(self) -> None:
+        self.rows: Tensor | None = None  # [B]
+
+
+class RowLoraLayer(nn.Module):
+    """A linear layer of the base with the adapters of several models beside it.
+
+    Rows without an adapter keep the bits of the base's own layer: the sum is not even made for them.
+    """
+
+    def __init__(self, layers: Sequence[LoraLayer | None], choice: RowChoice) -> None:
+        """`layers` are the same layer in each model, None where a model has no adapter here. They share one weight."""
+        super().__init__()
+        present = [layer for layer in layers if layer is not None]
+        first = present[0]
+        if any(layer.base_weight is not first.base_weight for layer in present):
+            raise GraftError("adapter-mismatch", "the adapters are on different bases", expected="one base in memory")
+        self.plain = first.plain_layer(first.base_weight)
+        self._choice, dtype = choice, first.base_weight.dtype
+        self.register_buffer("down", torch.cat([layer.down.to(dtype) for layer in present]), persistent=False)  # [R, I]
+        self.register_buffer("up", torch.cat([layer.up.to(dtype) for layer in present], 1), persistent=False)  # [O, R]
+        # By adapter: its scale at the places of its own ranks, 0 at those of the others.
+        scales = torch.zeros(len(layers) + 1, len(self.down), dtype=dtype, device=self.down.device)
+        start = 0
+        for number, layer in enumerate(layers, 1):
+            if layer is not None:
+                scales[number, start : start + layer.rank] = layer.scale
+                start += layer.rank
+        self.register_buffer("scales", scales, persistent=False)  # [adapters + 1, R]
+
+    down: Tensor
+    up: Tensor
+    scales: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, I] -> [B, O]"""
+        result: Tensor = self.plain(x)
+        rows = self._choice.rows
+        if rows is None:
+            return result
+        narrow = F.linear(x, self.down) * self.scales[rows]  # [B, R]
+        return torch.where((rows > NO_ADAPTER)[:, None], result + F.linear(narrow, self.up), result)
+
+
+@torch.no_grad()
+def join_adapters(models: Sequence[nn.Module]) -> tuple[nn.Module, RowChoice]:
+    """A copy of the first model that shares its tensors and has the adapters of all, number n that of `models[n - 1]`.
+
+    All models must hold the same base tensors. Adapter weights are copied, in the base's dtype.
+    """
+    first, choice = models[0], RowChoice()
+    tensors = chain(first.parameters(), first.buffers())
+    joined = copy.deepcopy(first, {id(tensor): tensor for tensor in tensors})
+    layers = [find_lora_layers(model) for model in models]
+    for name in dict.fromkeys(chain(*layers)):
+        joined.set_submodule(name, RowLoraLayer([own.get(name) for own in layers], choice))
+    return joined, choice

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import io
+import os
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -18,10 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.audio.encode import AudioEncoder
 from voxgraft.audio.files import encode_audio
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, Finding, GraftError, TextError, finding
+from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, TextError, finding
 from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
 from voxgraft.core.results import Line, pluralize, style_line
@@ -54,6 +57,7 @@ MIN_OWN_SCRIPT_SHARE = 0.3
 SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "guidance")
 CODES_FORMAT = "voxgraft-codes-1"
 WAV_SUFFIX, JSON_SUFFIX, NPY_SUFFIX = ".wav", ".json", ".npy"
+STANDARD_OUTPUT = Path("-")
 # By suffix, the name that libsndfile has for the format.
 AUDIO_FORMATS = {WAV_SUFFIX: "WAV", ".flac": "FLAC", ".ogg": "OGG", ".mp3": "MP3"}
 # Speech that was cut off fades out instead of ending with a click.
@@ -143,13 +147,18 @@ def synthesize(
                 (item, results[utterance_index, piece_index]) for piece_index, item in enumerate(plan.pieces)
             )
         )
-        findings = plan.findings
-        if cut := [piece for piece in pieces if piece.stop != "ended"]:
-            causes = {"limit": "reached its length limit", "loop": "repeated itself"}
-            found = f"{len(cut)} of {len(pieces)} segments did not end: {cut[0].text!r:.60} {causes[cut[0].stop]}"
-            findings = (*findings, finding("speak-cut", found, where=f"utterance {plan.utterance.name}"))
-        spoken.append(replace(plan, pieces=pieces, findings=findings))
+        spoken.append(_complete(plan, pieces))
     return spoken
+
+
+def _complete(plan: SpokenUtterance, pieces: tuple[SpokenChunk, ...]) -> SpokenUtterance:
+    """A planned utterance with its codes, and with a finding if it was cut."""
+    findings = plan.findings
+    if cut := [piece for piece in pieces if piece.stop != "ended"]:
+        causes = {"limit": "reached its length limit", "loop": "repeated itself"}
+        found = f"{len(cut)} of {len(pieces)} segments did not end: {cut[0].text!r:.60} {causes[cut[0].stop]}"
+        findings = (*findings, finding("speak-cut", found, where=f"utterance {plan.utterance.name}"))
+    return replace(plan, pieces=pieces, findings=findings)
 
 
 def stream_speech(
@@ -304,6 +313,14 @@ def _plan_files(
         found, cure = "--latents needs a code file that can hold them", "for example --codes codes.json."
         raise ConfigError("speak-output", found, expected=f"--codes NAME{JSON_SUFFIX}", cure=cure)
     sound: tuple[Path, ...] = ()
+    if output == STANDARD_OUTPUT:
+        if codes is not None:
+            found, cure = "--output - writes sound only", "write the codes with a second command."
+            raise ConfigError("speak-output", found, expected="--output - without --codes", cure=cure)
+        if sys.stdout.isatty():
+            found, cure = "--output - writes sound, and standard output is a terminal", "for example | aplay."
+            raise ConfigError("speak-output", found, expected="a pipe or a file", cure=cure)
+        return (STANDARD_OUTPUT,)
     if codes is None or output is not None:
         output = output or Path("speech.wav" if len(utterances) == 1 else "speech")
         suffix = output.suffix.lower()
@@ -344,35 +361,41 @@ def render_pieces(utterances: Sequence[SpokenUtterance], vocoder: Vocoder, batch
 
 def stream_pieces(
     utterance: SpokenUtterance, engine: SynthesisEngine, condition: Any, vocoder: Vocoder
-) -> Iterator[Wave]:
+) -> Generator[Wave, None, SpokenUtterance]:
     """The sound of a planned utterance as soon as there is some, with the pauses between its sentences.
 
     A vocoder that can sounds while a sentence is still being generated; any other sounds sentence by sentence, and
-    those waveforms are the ones that `render_pieces` gives.
+    those waveforms are the ones that `render_pieces` gives. Returns the utterance with its codes.
     """
     rate = vocoder.sample_rate
+    spoken = []
     for piece in utterance.pieces:
         request = build_request(piece, condition, ())
         stream = vocoder.stream(utterance.voice.clip, piece.max_codes)
         if stream is not None:
-            yield from stream_sentence(engine, request, stream, rate)
+            codes, stop = yield from stream_sentence(engine, request, stream, rate)
+            spoken.append(replace(piece, codes=codes, stop=stop))
         else:
             [[(_, result)]] = engine.iterate([request])
-            spoken = replace(piece, codes=result.codes, stop=result.stop, latents=result.latents)
-            ((wave,),) = render_pieces([replace(utterance, pieces=(spoken,))], vocoder, 1)
+            spoken.append(replace(piece, codes=result.codes, stop=result.stop, latents=result.latents))
+            ((wave,),) = render_pieces([replace(utterance, pieces=(spoken[-1],))], vocoder, 1)
             yield wave
         if piece.pause_seconds:
             yield np.zeros(round(piece.pause_seconds * rate), dtype=np.float32)
+    return _complete(utterance, tuple(spoken))
 
 
 def stream_sentence(
     engine: SynthesisEngine, request: SynthesisRequest, stream: SoundStream, rate: int
-) -> Iterator[Wave]:
-    """One sentence while it is being generated, in waveforms that follow each other."""
+) -> Generator[Wave, None, tuple[tuple[int, ...], StopCause]]:
+    """One sentence while it is being generated, in waveforms that follow each other. Returns codes and why they end."""
     waiting: list[int] = []
-    num_needed, num_fed, stop = FIRST_STREAMED_CODES, 0, "ended"
+    spoken: list[int] = []
+    num_needed, num_fed = FIRST_STREAMED_CODES, 0
+    stop: StopCause = "ended"
     for codes, cause in engine.stream(request):
         waiting, stop = waiting + codes, cause
+        spoken += codes
         if len(waiting) >= num_needed:
             if len(wave := stream.feed(waiting)):
                 yield wave
@@ -381,6 +404,7 @@ def stream_sentence(
     last = stream.finish(waiting)
     if len(last):
         yield last if stop == "ended" else _fade_out(last, rate)
+    return tuple(spoken), stop
 
 
 def _fade_out(wave: Wave, rate: int) -> Wave:
@@ -473,6 +497,42 @@ def write_codes_file(
     write_json(path, document, overwrite=overwrite)
 
 
+def write_stdout(
+    speakers: SynthesisModels,
+    voices: VoiceLoader,
+    utterances: Sequence[UtteranceRequest],
+    settings: SpeakSettings,
+    vocoder: Vocoder,
+) -> list[SpokenUtterance]:
+    """All utterances as one WAV on standard output, each part as soon as it is spoken.
+
+    From here on, all that the process prints goes to standard error, so that it does not get into the sound.
+    """
+    planned = [plan_utterance(speakers, voices, item, settings, vocoder) for item in utterances]
+    spoken: list[SpokenUtterance] = []
+
+    def waves() -> Iterator[Wave]:
+        for plan in planned:
+            if spoken:
+                yield np.zeros(round(2 * settings.pause * vocoder.sample_rate), dtype=np.float32)
+            engine = _build_engine(plan.system, settings, vocoder)
+            spoken.append((yield from stream_pieces(plan, engine, voices.condition(plan.voice), vocoder)))
+
+    encoder = AudioEncoder("wav", vocoder.sample_rate)
+    sys.stdout.flush()
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        with output:
+            for wave in waves():
+                output.write(encoder.write(wave))
+                output.flush()
+            output.write(encoder.finish())
+    except BrokenPipeError:
+        raise FileError("speak-pipe", "the reader of the sound has ended", where="standard output") from None
+    return spoken
+
+
 @dataclass(frozen=True, slots=True)
 class SpeakResult:
     """What was spoken, how it ended, and where it is."""
@@ -549,7 +609,11 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     if output_vocoder is not None:
         output_vocoder.validate()
     voices = VoiceLoader(speakers, settings, vocoder=output_vocoder)
-    spoken = synthesize(speakers, voices, utterances, settings, output_vocoder)
+    is_streamed = outputs == (STANDARD_OUTPUT,)
+    if output_vocoder is not None and is_streamed:
+        spoken = write_stdout(speakers, voices, utterances, settings, output_vocoder)
+    else:
+        spoken = synthesize(speakers, voices, utterances, settings, output_vocoder)
     # New languages that are spoken by a graft as it was made, before any step of training. A graft from elsewhere may
     # have an adapter and not say how it was trained.
     untrained = [
@@ -563,8 +627,17 @@ def speak(settings: SpeakSettings) -> SpeakResult:
         notes.append(finding("speak-untrained", f"the graft of {', '.join(untrained)} was not trained yet"))
     audio_files: tuple[Path, ...] = ()
     if output_vocoder is not None:
-        audio_files = write_audio_files(
-            spoken, output_vocoder, outputs, pause=settings.pause, batch=settings.batch, overwrite=settings.overwrite
+        audio_files = (
+            outputs * len(spoken)
+            if is_streamed
+            else write_audio_files(
+                spoken,
+                output_vocoder,
+                outputs,
+                pause=settings.pause,
+                batch=settings.batch,
+                overwrite=settings.overwrite,
+            )
         )
         notes += output_vocoder.findings()
     if settings.codes is not None:

@@ -1,4 +1,4 @@
-"""Waveforms to bytes while they come: formats of the speech endpoint, and the tempo of the speech."""
+"""Waveforms to bytes while they come, for `serve` and `speak --output -`: file formats, and the tempo of the speech."""
 
 from __future__ import annotations
 
