@@ -334,7 +334,7 @@ COMMANDS = (
         "extend",
         commands.ExtendSettings,
         "voxgraft.graft.command:extend",
-        "Extend a checkpoint with rows for every token of an extended tokenizer.",
+        "Add rows to a checkpoint for the new tokens of an extended tokenizer.",
         positional=("checkpoint",),
     ),
     CliCommand(

@@ -47,9 +47,7 @@ RunWithSettings = Annotated[Path, Field(description="Folder of the run, with its
 OverwriteOutput = Annotated[bool, Field(description="Replace the output if it exists.")]
 ResultVariant = Annotated[
     EvaluatedVariant | None,
-    Field(
-        description="Result of the run: graft, merged, or masked-finetune (a baseline). Default: the one trained last."
-    ),
+    Field(description="Result of the run to use: graft, merged, or masked-finetune (a baseline). Default: the latest."),
 ]
 SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run, instead of the final result.")]
 
@@ -69,7 +67,7 @@ class NewSettings(Settings):
     """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Config of another trainer, or a file with its command line, to take settings from. Shows the result per key."""
+    """Config of another trainer, or a file with its command line, to take settings from. Prints the outcome per key."""
 
 
 class UpdateSettings(Settings):
@@ -112,7 +110,7 @@ class TrainCommandSettings(RunSettings):
     from_step: int | None = Field(None, ge=0)
     """Resume from this saved step instead of the newest. Later steps are moved aside, not deleted."""
     baseline: BaselineMode | None = None
-    """For comparison only: train all weights at lr_backbone, with base rows masked. Old languages degrade."""
+    """For comparison only: train all weights at lr_backbone, except the base rows. Old languages degrade."""
 
 
 class ExtendSettings(Settings):
@@ -249,7 +247,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, of a graft, or of a checkpoint (merged, exported or another base) of --base's family."""
+    """Folder of a run, a graft or a checkpoint (merged, exported, or another base of the same family)."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
@@ -265,13 +263,13 @@ class EvaluateSettings(Settings):
     """Maximum number of sentences per language."""
     recognizer: SpeechRecognizer = None
     recordings: Path | None = None
-    """Folder with recordings of the new language (NAME.wav, .mp3 ... with NAME.txt) as a reference for error rates."""
+    """Folder of human recordings (NAME.wav, .mp3 ... with NAME.txt); their error rate is reported for comparison."""
     voices: tuple[str, ...] = ()
     """Voices by name, or audio files. Default: held-out clips of the run, else the base's voices."""
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation. Its files are in eval/NAME of the run."""
     output: Path | None = None
-    """New output folder, required outside a run. Default: eval/default in the run, which is replaced."""
+    """New output folder; required if MODEL is not a run. Default: eval/default in the run (replaced if it exists)."""
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language that get audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
@@ -312,7 +310,7 @@ class SpeakSettings(Settings):
     variant: ResultVariant = None
     step: SavedStep = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of the texts. It selects tokenizer and adapter. Default: the run's or the only graft's language."""
+    """Language of the texts. It selects tokenizer and adapter. Default: that of the run, or of a single graft."""
     voice: str | None = None
     """Voice of the base by name, or an audio file to clone. Default: the base's first voice, else a clip of the run."""
     exaggeration: float | None = Field(None, ge=0, le=5)
@@ -344,7 +342,7 @@ class SpeakSettings(Settings):
     batch: int = Field(16, ge=1, le=1024)
     """Number of segments per batch."""
     output: Path | None = None
-    """Output file (.wav, .flac, .ogg, .mp3) or folder; - is standard output (WAV). Default: speech.wav, or speech/."""
+    """Output file (.wav, .flac, .ogg, .mp3), folder, or - (standard output). Default: speech.wav; several: speech/."""
     codes: Path | None = None
     """Write speech codes: NAME.json with all details, or NAME.npy for one utterance."""
     latents: bool = False

@@ -93,7 +93,8 @@ SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
         description="Speakers of sources without names. auto: one per subtitled recording, transcript list or folder "
-        "of clips. folder: one per folder. recording: one per recording that is cut. file: one per file."
+        "of clips. folder: one per folder. recording: one per recording that clips are cut from. file: one per audio "
+        "file."
     ),
 ]
 
@@ -117,7 +118,7 @@ class TokenizerSettings(VocabularySettings):
     """Tokenizer of the new language: how it is trained, or an existing file."""
 
     file: Path | None = None
-    """Extended tokenizer made by any program, verified like the one that `graft` trains. Default: that one."""
+    """Extended tokenizer file, made by any program; it is verified before use. Default: `graft` trains one."""
 
 
 class RowSettings(Settings):
@@ -136,7 +137,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Recordings, clips, and prepared clips (or prompt-target pairs of an IndexTTS-2 fork: docs/migration.md)."""
+    """Recordings, clips and prepared clips. Pair manifests of IndexTTS-2 trainers: see docs/migration.md."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""

@@ -254,7 +254,7 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
     """Everything about a checkpoint file, or about the one checkpoint in a folder."""
     path = settings.checkpoint
     if settings.base is None:
-        cure = "give the base that it was trained from with --base FOLDER."
+        cure = "add --base FOLDER: the folder of the base from which the checkpoint was trained."
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
     if not path_exists(path):
         raise FileError("file-missing", f"{path.name} does not exist", where=path)
