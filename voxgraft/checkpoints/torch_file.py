@@ -367,7 +367,7 @@ def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, 
         raise _contents_error(source, f"tensors are under several keys: {', '.join(models[:6])}")
     whole = next((node for node in tree.entries.values() if isinstance(node, PickleObject) and node.state), None)
     keys = ", ".join(str(key)[:40] for key in list(tree.entries)[:6])
-    found = f"none of its entries is a dictionary of tensors ({keys})"
+    found = f"none of its entries is a dictionary of tensors; its entries: {keys or 'none'}"
     raise _contents_error(source, found + (f"; it contains a whole object, {whole.maker}" if whole else ""))
 
 

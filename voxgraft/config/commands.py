@@ -67,7 +67,7 @@ class NewSettings(Settings):
     """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Config of another trainer, or a file with its command line, to take settings from. Prints the outcome per key."""
+    """Config or command-line file of another trainer. Its settings are taken over and listed with their new names."""
 
 
 class UpdateSettings(Settings):
@@ -110,7 +110,7 @@ class TrainCommandSettings(RunSettings):
     from_step: int | None = Field(None, ge=0)
     """Resume from this saved step instead of the newest. Later steps are moved aside, not deleted."""
     baseline: BaselineMode | None = None
-    """For comparison only: train all weights at lr_backbone, except the base rows. Old languages degrade."""
+    """For comparison only: train all weights at lr_backbone, with the base rows' gradients set to zero."""
 
 
 class ExtendSettings(Settings):
@@ -342,7 +342,8 @@ class SpeakSettings(Settings):
     batch: int = Field(16, ge=1, le=1024)
     """Number of segments per batch."""
     output: Path | None = None
-    """Output file (.wav, .flac, .ogg, .mp3), folder, or - (standard output). Default: speech.wav; several: speech/."""
+    """Output file (.wav, .flac, .ogg, .mp3), folder, or - (standard output). Default: speech.wav or, for several texts,
+    speech/."""
     codes: Path | None = None
     """Write speech codes: NAME.json with all details, or NAME.npy for one utterance."""
     latents: bool = False

@@ -93,8 +93,8 @@ SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
         description="Speakers of sources without names. auto: one per subtitled recording, transcript list or folder "
-        "of clips. folder: one per folder. recording: one per recording that clips are cut from. file: one per audio "
-        "file."
+        "of clips. folder: one per folder. recording: one per original recording, even if it has several clips. "
+        "file: one per audio file."
     ),
 ]
 
@@ -137,7 +137,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Recordings, clips and prepared clips. Pair manifests of IndexTTS-2 trainers: see docs/migration.md."""
+    """Recordings, clips and prepared clips. docs/migration.md explains the data of IndexTTS-2 trainers."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""

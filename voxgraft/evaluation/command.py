@@ -39,7 +39,7 @@ from voxgraft.core.files import (
     write_text,
 )
 from voxgraft.core.results import Line, Table, style_line
-from voxgraft.core.run import History, RunFolder, RunJournal
+from voxgraft.core.run import RUN_FILE, History, RunFolder, RunJournal
 from voxgraft.data.manifest import resolve_manifest_path
 from voxgraft.dataset.run_data import NO_RUN_REASON, HeldOutData, open_held_out_data
 from voxgraft.evaluation.in_training import collect_texts
@@ -570,6 +570,8 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
                 existing = [folder.name for folder in sorted(evaluations.iterdir())] if is_folder(evaluations) else []
                 expected = f"one of its evaluations: {', '.join(existing)}" if existing else ""
                 cure = f"evaluate it first: voxgraft evaluate {shlex.quote(str(path))}."
+                if not is_file(path / RUN_FILE):
+                    cure = "give folders of runs, folders of evaluations, or scores.json files."
                 found = f"{path} has no evaluation {settings.name!r}"
                 raise ConfigError("compare-nothing", found, expected=expected, where=path, cure=cure)
             entries.append((path.resolve().name, path, scores))

@@ -222,7 +222,7 @@ def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable
         cure = item.cure or CATALOGUE[item.code].cure
         by_hand = f"by hand: {cure}"
         if "pickle-code" in by_code:
-            by_hand = f"by hand, and only if you trust its source, since loading it runs code: {cure}"
+            by_hand = f"loading the file runs code. Only if you trust its source, do this by hand: {cure}"
         return Verdict("REPAIR", sentence, by_hand, ("then voxgraft diagnose NEW",))
     if "graft-missing" in errors and case.run is not None and case.steps is None:
         # The word is that of a run without a graft; nothing was ever trained in this one.
