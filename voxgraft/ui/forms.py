@@ -6,6 +6,7 @@ Names, helps, choices and defaults come from the settings alone.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from voxgraft.ui.html import (
     finding_html,
     note_html,
 )
+from voxgraft.ui.jobs import ProjectJobs
 from voxgraft.ui.page import (
     JobView,
     PageContext,
@@ -37,9 +39,14 @@ from voxgraft.ui.page import (
 )
 
 AUTOMATIC_LABEL = "automatic"
+_FLAG_WORD = re.compile(r"(?<![\w-])--([a-z][a-z.-]*)")
 SAVE_LABEL = "Save to run.yaml without starting"
 # Folders of faster-whisper models.
 WHISPER_FOLDERS = PathFilter(mark="model.bin")
+
+
+# The argv of a job for a project and the values of a form's controls.
+BuildWords = Callable[[str, Sequence[Any]], list[str]]
 
 
 class FormControl(NamedTuple):
@@ -79,6 +86,8 @@ class CommandForm:
     """A hidden part: what the page itself has put into the controls last; anything else was put there by somebody."""
     button: Any = None
     followed_components: list[Any] = field(default_factory=list)
+    also_starts: list[tuple[JobView, BuildWords]] = field(default_factory=list)
+    """Views of other jobs that are started with the values of this form, and their argv."""
     render_result: Callable[[dict[str, Any]], str] | None = None
     first: Callable[[Path], list[str]] | None = None
     """A Python module with its arguments that a job runs before the command, by project; mostly none."""
@@ -111,8 +120,8 @@ class CommandForm:
         if key in EXECUTABLE_SETTINGS and key not in self.choices:
             raise ValueError(f"{key} names a program: give the words that can be chosen")
         about: dict[str, Any] = {
-            "label": label or key.rpartition(".")[2].replace("_", " ").capitalize(),
-            "info": info or leaf.field.description,
+            "label": label or label_of(key),
+            "info": info or help_text(str(leaf.field.description or "")),
             "elem_id": slug(f"{self.name}-{key}"),
             "interactive": True,
         }
@@ -165,7 +174,7 @@ class CommandForm:
             # Pasted texts and paths that are not in a list are only reported when the control loses the focus.
             edits = [component.input for component in components]
             edits += [component.blur for component in components if isinstance(component, gr.Textbox | gr.Dropdown)]
-            wire(edits, self._preview, inputs, [self.preview], trigger_mode="always_last")
+            self._wire_edits(edits, trigger_mode="always_last")
 
         def build_argv(project: str, values: Sequence[Any]) -> list[str]:
             if keep:
@@ -203,8 +212,19 @@ class CommandForm:
         if self.preview is None:
             self.followed_components.append(component)
             return
-        inputs = [self.context.project, *self.components]
-        self.context.wire([component.change], self._preview, inputs, [self.preview])
+        self._wire_edits([component.change])
+
+    def _wire_edits(self, edits: Sequence[Any], **more: Any) -> None:
+        """After an edit: the command line, and no refusal to start that is out of date."""
+        assert self.view is not None
+        starts = [(self.view, self.words), *self.also_starts]
+
+        def update(project: str, *values: Any) -> list[Any]:
+            shown = [self._clear_refusal(view, build, project, values) for view, build in starts]
+            return [self._preview(project, *values), *shown]
+
+        outputs = [self.preview, *(view.shown for view, _ in starts)]
+        self.context.wire(edits, update, [self.context.project, *self.components], outputs, **more)
 
     def show_result(self, elem_id: str, render: Callable[[dict[str, Any]], str]) -> None:
         """Show here what `render` makes of the newest result of the command, which is JSON."""
@@ -261,6 +281,14 @@ class CommandForm:
         except VoxgraftError as error:
             # A value that is only missing yet is no fault of the user's.
             return error.finding.found if error.code in (NEEDED_CODE, NO_PROJECT_CODE) else str(error)
+
+    def _clear_refusal(self, view: JobView, build: BuildWords, project: str, values: Sequence[Any]) -> Any:
+        """The newest job in place of a refusal to start, once the values are whole; else nothing changes."""
+        try:
+            build(project, values)
+            return view.html(ProjectJobs(self.context.project_folder(project)).latest(view.verb))
+        except VoxgraftError:
+            return gr.skip()
 
     def _keep(self, project: str, *values: Any) -> list[Any]:
         try:
@@ -359,6 +387,18 @@ def disable_until_project_open(context: PageContext, file: Any, label: str) -> N
 def recognizer_choices(roots: Roots) -> tuple[str, ...]:
     """Words for a setting that names a recognizer."""
     return ("built-in", "none", *(f"whisper:{folder}" for folder in roots.find(WHISPER_FOLDERS)))
+
+
+def help_text(description: str) -> str:
+    """A setting's help without the words of a command line: flags by their labels, commands as words."""
+    text = _FLAG_WORD.sub(lambda found: f"“{label_of(found[1])}”", description)
+    text = re.sub(r"^`[a-z ]+`: (.)", lambda found: found[1].upper(), text)
+    return re.sub(r"`([a-z ]+)`", r"\1", text)
+
+
+def label_of(key: str) -> str:
+    """What a control is called if nobody says otherwise."""
+    return key.rpartition(".")[2].replace("_", " ").replace("-", " ").capitalize()
 
 
 def build_component(

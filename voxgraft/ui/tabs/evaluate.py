@@ -56,10 +56,7 @@ RECOGNIZER_HELP = "Transcribes the speech. automatic: the built-in one, if it kn
 AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
 EXPORT_PATHS = PathFilter(mark="terms.json")
 TERM_KEYS = ("data_licence", "consent", "accept_terms")
-TERMS_NOT_STATED = (
-    "All three terms are required here. (The command line also asks for them; terms without an answer are marked as "
-    "not stated, and such an export cannot be published.)"
-)
+TERMS_NOT_STATED = "All three terms are required here: an export without them cannot be published."
 
 
 def build_evaluate_tab(context: PageContext) -> None:
@@ -97,7 +94,8 @@ def build_evaluate_tab(context: PageContext) -> None:
             choices={"recognizer": recognizer_choices(context.roots)}, path_keys=("voices",),
         )  # fmt: skip
         with gr.Row():
-            form.add("model", sought=PROJECT_PATHS, default=lambda project: project, label="Model to evaluate")
+            form.add("model", sought=PROJECT_PATHS, default=lambda project: project, label="Model to evaluate",
+                     info="A run, a graft, or a checkpoint of the base's family.")  # fmt: skip
             form.add("max_sentences", label="Sentences per language")
             form.add("recognizer", info=RECOGNIZER_HELP)
             form.add("name", label="Name of the evaluation")
@@ -276,7 +274,7 @@ def build_export_tab(context: PageContext) -> None:
     with gr.Accordion("1. Export", open=True, elem_id="export-make"):
         gr.Markdown(
             "For the original program: *grown* speaks the old languages exactly as before, *merged* the new one. "
-            "*peft* is the adapter only, *graft* the small folder to share with other voxgraft users."
+            "*peft* is the adapter only, *graft* the small folder for others who use voxgraft."
         )
         form = CommandForm(context, "export", given=lambda project: {"model": project}, json=True)
         with gr.Row():
@@ -297,7 +295,10 @@ def build_export_tab(context: PageContext) -> None:
             )  # fmt: skip
             licence.placeholder, consent.placeholder = "CC BY 4.0", "all speakers have agreed in writing"
         terms = gr.HTML(elem_id="export-terms")
-        form.add("accept_terms", label="I pass on the terms of the base (required)")
+        form.add(
+            "accept_terms", label="I pass on the terms of the base (required)",
+            info="The licence of the base also applies to the export.",
+        )  # fmt: skip
         with gr.Accordion("More", open=False), gr.Row():
             form.add("output", sought=FOLDER_PATHS)
             form.add("overwrite")
