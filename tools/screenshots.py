@@ -1,10 +1,9 @@
 """Takes pictures of the web interface at two sizes, light and dark: python tools/screenshots.py OUT [FOLDER]
 
-Without FOLDER the demo button is pressed in an empty folder and the demo runs to its end in the browser (ten minutes on
-two quiet cores): Home empty, Home and Train while it trains, then Home, Evaluate and Speak of the finished run. Its
-report is opened and its sample played; the script stops with an error where something of it does not work. With FOLDER
-the first finished run in it is shown, and trained further for the pictures of a running one. The pictures of docs/ui.md
-are two of these.
+Home without a run; Home, Evaluate and Speak of the finished run in FOLDER; Home and Train while it trains. In a FOLDER
+without a run, or without FOLDER, the demo button is pressed and the demo runs to its end in the browser, ten minutes on
+two quiet cores: its report is opened and its sample played, and the script ends with an error where something of that
+does not work. The pictures of docs/ui.md are two of these.
 """
 
 from __future__ import annotations
@@ -38,17 +37,19 @@ def main(words: list[str]) -> None:
     out = Path(words[0])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made, chromium() as browser:
-        if len(words) < 2:
-            folder = Path(made) / "demo"
-            folder.mkdir()
-            with serving(folder) as server:
+        nothing = Path(made) / "nothing"
+        nothing.mkdir()
+        with serving(nothing) as server:
+            take(browser, server, "", "home", out, "home-empty")
+        folder = Path(words[1] if len(words) > 1 else made).resolve()
+        folder.mkdir(exist_ok=True)
+        project = next((path.parent for path in sorted(folder.glob("**/run.yaml"))), None)
+        with serving(folder) as server:
+            if project is None:
                 run_demo(browser, server, out)
                 take_finished(browser, server, "demo", out)
-            return
-        folder = Path(words[1]).resolve()
-        project = next(path.parent for path in sorted(folder.glob("**/run.yaml")))
-        name = str(project.relative_to(folder))
-        with serving(folder) as server:
+                return
+            name = str(project.relative_to(folder))
             take_finished(browser, server, name, out)
             steps = load_run_settings(project).train.steps
             set_run_yaml_values(project, {"train.steps": ENDLESS})
@@ -65,7 +66,6 @@ def main(words: list[str]) -> None:
 
 def run_demo(browser: Any, server: Server, out: Path) -> None:
     """From an empty folder to a finished demo with one click; stops where something of it does not work."""
-    take(browser, server, "", "home", out, "home-empty")
     window, began = Window(browser, server, 1440, 900), time.monotonic()
     window.page.goto(server.address)
 
@@ -89,7 +89,7 @@ def run_demo(browser: Any, server: Server, out: Path) -> None:
     assert played > 0
     assert level > 0.0005
     with window.page.expect_popup() as opened:
-        window.page.locator("#home-listen a.vg-link").click()
+        window.page.locator("#home-listen a[target=_blank]").click()
     report = opened.value
     report.wait_for_selector("audio", state="attached")
     print(f"report: {report.title()}, {report.locator('audio').count()} players")

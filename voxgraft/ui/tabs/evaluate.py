@@ -73,7 +73,8 @@ def build_evaluate_tab(context: PageContext) -> None:
             )  # fmt: skip
         shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
         heard = gr.HTML(elem_id="evaluate-players")
-        outputs = [shown, language, heard]
+        judged = gr.HTML(elem_id="evaluate-checklist", elem_classes=["vg-live"])
+        outputs = [shown, language, heard, judged]
         context.on_change(lambda project: _open_evaluations(context, project), [chosen, *outputs], slow=True)
         context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
 
@@ -150,9 +151,9 @@ def _open_evaluations(context: PageContext, project: str) -> list[Any]:
 
 
 def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
-    """Scores, checklist and links; the languages that can be listened to."""
+    """Links and scores; the languages that can be listened to, players of the first; the checklist."""
     if not folder:
-        return [note_html("no evaluation yet"), gr.update(choices=[], value=None), ""]
+        return [note_html("no evaluation yet"), gr.update(choices=[], value=None), "", ""]
     try:
         place = context.roots.resolve_inside(folder)
         scores = read_json(place / "scores.json")
@@ -168,23 +169,26 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         word = str(scores["retention"]["word"])
         kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
         said += note_html(f"old languages, base speech logits with and without the graft: {word}", kind)
+        judged = ""
         for given in scores["checklist"]:
             texts = [str(given[key]) for key in ("name", "question", "answer", "found")]
             point = ChecklistItem(*texts)  # type: ignore[arg-type]
             kind = {"yes": "good", "no": "bad"}.get(point.answer, "unmeasured")
-            said += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
+            judged += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
         rows = []
         for row in scores["rows"]:
             values = {name: Score.from_json(score) for name, score in row["scores"].items()}
             rows.append(ScoreRow(row["language"], row["who"], row["title"], values))
         said += table_html(*tabulate_scores(rows))
-        return [said, gr.update(choices=languages, value=first), _report_players(context, folder, first)]
+        players = _report_players(context, folder, first)
+        return [said, gr.update(choices=languages, value=first), players, judged]
     except VoxgraftError as error:
-        return [error_html(error), gr.update(choices=[], value=None), ""]
+        return [error_html(error), gr.update(choices=[], value=None), "", ""]
     except (KeyError, TypeError, AttributeError):
         return [
             note_html(f"scores.json in {folder} was not written by voxgraft", "bad"),
             gr.update(choices=[], value=None),
+            "",
             "",
         ]
 
