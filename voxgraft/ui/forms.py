@@ -159,7 +159,7 @@ class CommandForm:
         """
         self.context.forms.append(self)
         name = slug(self.name)
-        self.filled = gr.State([])
+        self.filled, filled_for = gr.State([]), gr.State("")
         save = gr.Button(SAVE_LABEL, elem_id=f"{name}-keep", elem_classes=["vg-act"], render=False) if keep else None
         self.view, self.button = view, start = build_job_controls(
             self.context, self.name, button, title=output, is_json=self.json, extra_button=save, own_button=own_button
@@ -168,7 +168,7 @@ class CommandForm:
             add_below()
         components = self.components
         self.preview = build_command_fold(name, self._preview("", *(component.value for component in components)))
-        wire, inputs = self.context.wire, [self.context.project, *components]
+        wire = self.context.wire
         if components:
             # Events of somebody's edits, never of the page filling the controls: then others are not filled yet.
             # Pasted texts and paths that are not in a list are only reported when the control loses the focus.
@@ -189,23 +189,32 @@ class CommandForm:
                     # A run.yaml of another form stays as it is, and the values are flags of this command alone.
             return self.words(project, values)
 
+        pressed = [self.context.project, filled_for, *components]
         wire(
             [start.click],
-            lambda project, *values: start_job(
-                self.context, project, view, lambda: build_argv(project, values), self.first
+            lambda project, owner, *values: start_job(
+                self.context, project, view,
+                lambda: build_argv(project, self.current_values(project, owner, values)), self.first,
             ),
-            inputs,
+            pressed,
             [view.shown, *([view.button] if view.button is not None else [])],
-        )
+        )  # fmt: skip
         if save is not None:
-            wire([save.click], self._keep, inputs, [self.preview, view.shown])
+            wire([save.click], self._keep, pressed, [self.preview, view.shown])
         filling = [control.component for control in self.controls if not control.shared]
         filling += [self.preview, self.filled]
-        self.context.on_project(self.fill, filling)
+        self.context.on_project(lambda project: [*self.fill(project), project], [*filling, filled_for])
         self.context.on_job_end(self.fill, [self.filled, *components], filling)
         for component in self.followed_components:
             self.follow(component)
         return view
+
+    def current_values(self, project: str, owner: str, values: Sequence[Any]) -> Sequence[Any]:
+        """The values of the controls, or those of the project while they are still of another one (`owner`), or none.
+
+        A button can be pressed before the page has filled the form: defaults must not be written over run.yaml then.
+        """
+        return values if owner == project else self.initial_values(project)
 
     def follow(self, component: Any) -> None:
         """Update the command line also when the page itself, and not somebody, has changed a control."""
@@ -290,8 +299,9 @@ class CommandForm:
         except VoxgraftError:
             return gr.skip()
 
-    def _keep(self, project: str, *values: Any) -> list[Any]:
+    def _keep(self, project: str, owner: str, *given: Any) -> list[Any]:
         try:
+            values = self.current_values(project, owner, given)
             folder = self.context.project_folder(project)
             changed = self.command.changed(self.typed_values(values), folder, self.fixed(folder))
             set_run_yaml_values(folder, changed)
