@@ -1,18 +1,22 @@
 """The web UI in chromium: first paint of Home with many runs, processor time of an idle page, memory while it trains.
 
-    python -m benchmarks.web_ui --runs 50 --idle 60 --minutes 60
+    python -m benchmarks.web_ui --runs 50 --idle 60 --minutes 65 --samples memory.tsv
+    python -m benchmarks.web_ui --table memory.tsv
 
-Needs chromium and playwright. Processor time and memory are those of the server and of all chromium processes, from
-/proc. The training is an ordinary job of the page on the tiny base; `--minutes 0` leaves it out.
+Needs chromium and playwright. Processor time and memory are from /proc: of the server, of the training, and of all
+chromium processes. The training is an ordinary job of the page on the tiny base, with the tab Train in view;
+`--minutes 0` leaves it out. `--table` prints the mean of each quarter of the samples of such a training.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,11 +31,11 @@ from voxgraft.demo.data import write_talks
 from voxgraft.ui.jobs import ProjectJobs
 
 TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
+COLUMNS = ("seconds", "step", "server", "training", "chromium", "heap", "nodes")
 
 
 def processes(root: int) -> list[int]:
-    """A process and everything below it, without the jobs, which are sessions of their own."""
+    """A process and everything below it. The children of a server include its jobs."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
@@ -60,15 +64,16 @@ def cpu_seconds(pids: list[int]) -> float:
     return total / TICKS
 
 
-def resident_mb(pids: list[int]) -> float:
-    """Resident memory of processes, in MB; shared pages count in each."""
+def memory_mb(pids: list[int]) -> float:
+    """Memory of processes in MB (proportional set size: a page that several share counts once in their sum)."""
     total = 0
     for pid in pids:
         try:
-            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+            found = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except OSError:
             continue
-    return total / 1e6
+        total += next((int(line.split()[1]) for line in found.splitlines() if line.startswith("Pss:")), 0)
+    return total * 1024 / 1e6
 
 
 def make_runs(home: Path, count: int) -> None:
@@ -89,7 +94,13 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--idle", type=float, default=60.0, help="seconds")
     parser.add_argument("--minutes", type=float, default=60.0, help="of training; 0: none")
+    parser.add_argument("--samples", type=Path, default=Path("memory.tsv"), help="file for the samples, one a minute")
+    parser.add_argument("--table", type=Path, help="only print the quarters of such a file")
     given = parser.parse_args()
+    if given.table:
+        print_quarters(given.table)
+        return 0
+    given.samples = given.samples.resolve()
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
@@ -146,12 +157,40 @@ def _measure(page: Any, address: str, server: int, given: argparse.Namespace) ->
     page.goto(f"{address}?project=run-00&tab=train")
     page.locator("#train-start").click()
     page.wait_for_selector("#train-newest audio", timeout=300_000)
-    end = time.monotonic() + 60 * given.minutes
-    while time.monotonic() < end:
-        memory = resident_mb([server]), resident_mb(_chromium())
-        step = page.evaluate("document.querySelector('#jobs')?.innerText.replaceAll('\\n', ' ')")
-        print(f"{time.strftime('%H:%M:%S')} server {memory[0]:.0f} MB, chromium {memory[1]:.0f} MB; {step}", flush=True)
-        time.sleep(min(60.0, max(1.0, end - time.monotonic())))
+    sample_memory(page, server, given.samples, given.minutes)
+    print_quarters(given.samples)
+
+
+def sample_memory(page: Any, server: int, samples: Path, minutes: float) -> None:
+    """Write one line a minute: memory of each part in MB, and the page's script heap (MB) and number of nodes."""
+    job = next(job for job in ProjectJobs(Path("run-00")).at_work() if job.verb == "train")
+    metrics = page.context.new_cdp_session(page)
+    metrics.send("Performance.enable")
+    began = time.monotonic()
+    with samples.open("w") as out:
+        print(*COLUMNS, sep="\t", file=out, flush=True)
+        while time.monotonic() < began + 60 * minutes:
+            assert job.alive, job.tail()
+            about = {one["name"]: one["value"] for one in metrics.send("Performance.getMetrics")["metrics"]}
+            shown = re.search(r"step ([\d,]+)", page.locator("#jobs").inner_text())
+            parts = ([server], processes(job.read("pid.json")["pid"]), _chromium())
+            sizes = [f"{memory_mb(pids):.1f}" for pids in parts]
+            row = [round(time.monotonic() - began), shown[1].replace(",", "") if shown else "-", *sizes]
+            print(*row, f"{about['JSHeapUsedSize'] / 1e6:.1f}", int(about["Nodes"]), sep="\t", file=out, flush=True)
+            page.wait_for_timeout(min(60.0, max(1.0, began + 60 * minutes - time.monotonic())) * 1000)
+
+
+def print_quarters(samples: Path) -> None:
+    """The mean of each quarter of the time, and the last quarter against the second."""
+    rows = [line.split("\t") for line in samples.read_text().splitlines()[1:]]
+    length = (int(rows[-1][0]) + 1) / 4
+    quarters = [[row for row in rows if int(int(row[0]) / length) == quarter] for quarter in range(4)]
+    print("| | first | second | third | last | last against second |\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name in COLUMNS[2:]:
+        at = COLUMNS.index(name)
+        means = [statistics.mean(float(row[at]) for row in quarter) for quarter in quarters]
+        cells = " | ".join(f"{mean:.0f}" for mean in means)
+        print(f"| {name} | {cells} | {100 * (means[3] / means[1] - 1):+.1f} % |")
 
 
 def _chromium() -> list[int]:

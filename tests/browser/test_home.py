@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
 import subprocess
 import time
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.browsing import WAIT_MS, Server, Window, loudness, serving
+from tests.browser.browsing import WAIT_MS, Server, Window, loudness, serving, wait_for_players
 from tests.browser.test_journey import until
 from tests.support.ui import PROJECT, done, home_of, make_project
 from voxgraft.config.run import set_run_yaml_values
@@ -77,6 +79,8 @@ def test_from_the_first_page_to_the_first_sound_with_uploads_and_clicks_only(bro
     window.page.wait_for_selector("#new-state .vg-bad >> text=Recordings")
     window.upload("new-upload", *sorted((empty.folder.parent / "talks").iterdir()))
     uploaded(window, 8)
+    window.page.wait_for_selector("#new-preview .vg-good >> text=4 recordings with a text, in 4 files of texts")
+    window.page.wait_for_function("!document.querySelector('#new-state').innerText.includes('Recordings')")
     window.fill("new-language", "Amharic")
     window.page.locator("#new-start").click()
     window.page.wait_for_selector(STAGE.format(1))
@@ -87,6 +91,8 @@ def test_from_the_first_page_to_the_first_sound_with_uploads_and_clicks_only(bro
     assert seconds > 0.2
     assert level > 0.0005
     assert "train" in window.page.locator("#home-stages .vg-running").inner_text()
+    warning = window.page.locator("#go-state .vg-warn", has=window.page.locator("[data-goto=graft-texts]"))
+    assert warning.is_visible(), "five sentences are few, and the check says so where the user is"
     for tab in ("Data", "Speak"):  # a running job is in view on every tab, and can be stopped there
         window.tab(tab)
         assert window.page.locator("#jobs .vg-job").is_visible()
@@ -97,6 +103,16 @@ def test_from_the_first_page_to_the_first_sound_with_uploads_and_clicks_only(bro
     assert job.state == "stopped"
     window.tab("Home")
     window.page.wait_for_selector("#go-start:not([disabled])")
+    window.page.wait_for_selector("#home-stages .vg-stopped >> text=train")
+    window.page.wait_for_selector("#home-stages .vg-note >> text=/Stopped: train, step .* Press Continue/")
+    window.page.wait_for_selector("#home-runs .vg-card >> text=stopped: train, step")
+    window.tab("Train")
+    window.page.wait_for_selector("#train-figures >> text=stopped on request; Start training resumes it")
+    (step,) = re.findall(r"(\d+) of 300", window.text("train-figures"))
+    window.tab("Home")
+    for part in ("home-stages", "home-runs"):
+        assert f"step {step} of 300" in window.text(part), "the page says one step everywhere"
+    assert not window.page.get_by_text("voxgraft go").locator("visible=true").count(), "no command line in view"
     assert not window.console
     assert not window.foreign
 
@@ -113,6 +129,10 @@ def test_with_half_of_the_recordings_missing_the_summary_comes_first(browser: An
     window.page.goto(empty.address)
     window.upload("new-upload", *sorted(talks.iterdir()))
     uploaded(window, 4)
+    window.page.wait_for_selector("#new-preview .vg-warn")
+    assert "1 recording with a text" in window.text("new-preview")
+    assert "texts without a recording (1): talk0.srt" in window.text("new-preview")
+    assert "missing (54): clip0.wav" in window.text("new-preview")
     window.fill("new-language", "am")
     window.page.locator("#new-start").click()
     window.page.wait_for_selector("#home-stages .vg-failed, #home-stages .vg-blocked")
@@ -199,6 +219,66 @@ def test_an_error_leads_to_its_control_through_closed_folds(browser: Any, server
     window.page.locator("#speak-state [data-goto=speak-file]").click()
     window.page.wait_for_function("document.activeElement?.closest('#speak-file') !== null")
     assert window.page.locator("#speak-file").is_visible()
+
+
+def is_in_view(window: Window, part: str) -> bool:
+    """Whether the beginning of a part can be seen without scrolling."""
+    box = window.page.locator(part).first.bounding_box()
+    return box is not None and box["y"] >= 0 and box["y"] + min(box["height"], 120) <= 900
+
+
+@pytest.mark.long
+def test_an_error_goes_once_it_is_solved_and_the_result_of_speak_is_in_view(browser: Any, server: Server) -> None:
+    window = Window(browser, server, 1440, 900)
+    window.open(PROJECT, "speak")
+    window.command("speak", "still needed")
+    window.page.locator("#speak-start").click()
+    window.page.wait_for_selector("#speak-state .vg-bad")
+    window.page.wait_for_selector("#speak-base-note >> text=The base alone speaks en, fr, not am")
+    assert not window.page.locator("#speak-base-start").is_visible(), "it cannot work in this language"
+    window.fill("speak-text", "ሰላም")
+    window.page.wait_for_selector("#speak-state .vg-bad", state="detached")
+    window.page.locator("#speak-start").click()
+    window.page.wait_for_selector("#speak-heard audio", timeout=4 * WAIT_MS)
+    until(lambda: is_in_view(window, "#speak-heard audio"))
+    assert window.page.evaluate("window.scrollY") == 0
+    window.page.locator("#speak-base-note [data-goto=speak-language]").click()
+    window.page.wait_for_function("document.activeElement?.closest('#speak-language') !== null")
+    window.fill("speak-language", "en")
+    window.page.locator("#speak-base-start").wait_for(state="visible")
+    window.fill("speak-text", "hello")
+    window.page.locator("#speak-base-start").click()
+    wait_for_players(window, "speak-heard", 2)
+    assert not window.console
+
+
+@pytest.mark.long
+def test_the_scores_are_in_view_when_an_evaluation_ends(browser: Any, server: Server) -> None:
+    window = Window(browser, server, 1440, 900)
+    window.open(PROJECT, "evaluate")
+    window.page.wait_for_selector("#evaluate-scores table")
+    before = window.text("evaluate-scores")
+    window.fill("evaluate-max-sentences", "3")
+    window.command("evaluate", "--max-sentences 3")
+    window.page.locator("#evaluate-start").scroll_into_view_if_needed()
+    window.run("evaluate")
+    until(lambda: window.text("evaluate-scores") != before)
+    until(lambda: is_in_view(window, "#evaluate-scores table"))
+
+
+@pytest.mark.long
+def test_a_failure_that_was_solved_is_no_longer_red(browser: Any, empty: Server) -> None:
+    project = make_project(empty.folder)
+    with contextlib.chdir(empty.folder):
+        job = done(empty.folder, "go", ["go", PROJECT])
+    assert job.exit_code == 2, job.tail()
+    window = Window(browser, empty, 1440, 900)
+    window.open(PROJECT)
+    window.page.wait_for_selector("#go-state .vg-bad")
+    write_talks(project / "uploads", 2, 2)
+    set_run_yaml_values(project, {"data.sources": '["uploads"]', "texts": '["data/manifest.jsonl"]'})
+    window.page.wait_for_selector("#go-state .vg-bad", state="hidden")
+    window.page.wait_for_selector("#home-stages .vg-note:not(.vg-bad) >> text=/Next: import.*Press Continue/")
 
 
 @pytest.mark.long

@@ -29,7 +29,11 @@ def context(home: Path) -> Iterator[Any]:
 
 def opened(context: Any) -> dict[str, Any]:
     return dict(
-        zip(("chosen", "shown", "language", "players"), evaluate._open_evaluations(context, PROJECT), strict=True)
+        zip(
+            ("chosen", "shown", "language", "players", "checklist"),
+            evaluate._open_evaluations(context, PROJECT),
+            strict=True,
+        )
     )
 
 
@@ -40,7 +44,7 @@ def test_a_goal_that_is_not_reached_yet_is_no_fault_as_in_the_report(context: An
     assert {point["name"] for point in scores["checklist"]} == set(names)
     scores["checklist"] = [{"name": "near-mark", "question": "Clear?", "answer": "no", "found": "not yet"}]
     path.write_text(json.dumps(scores))
-    assert '<div class="vg-note vg-yet" role="status">Clear? not yet</div>' in opened(context)["shown"]
+    assert '<div class="vg-note vg-yet" role="status">Clear? not yet</div>' in opened(context)["checklist"]
 
 
 def test_the_project_is_judged_unless_something_else_is_named(context: Any) -> None:
@@ -60,7 +64,7 @@ def test_scores_checklist_and_links_of_the_newest_evaluation_are_shown(context: 
     assert f'href="/pages/secret/{FOLDER}/report.html#blind"' in found["shown"]
     assert "with and without the graft: equal" in found["shown"]
     for point in scores["checklist"]:
-        assert point["question"] in found["shown"]
+        assert point["question"] in found["checklist"]
     for row in scores["rows"]:
         for name in ("phone_error", "speech_loss"):
             value = row["scores"].get(name, {}).get("value")

@@ -226,7 +226,7 @@ def test_keeping_a_longer_list_keeps_what_was_in_it(page: Any) -> None:
     set_run_yaml_values(project, OUTSIDE)
     form = form_of(page, "graft")
     outside = str((page.roots.home / "../outside/a.txt").resolve())
-    form._keep(PROJECT, *typed(form, texts=[outside, "b.txt"]))
+    form._keep(PROJECT, PROJECT, *typed(form, texts=[outside, "b.txt"]))
     found = [Path(os.path.abspath(path)) for path in commands.load_run_settings(project).texts]
     assert found == [Path(outside), page.roots.home / "b.txt"]
 
@@ -341,3 +341,18 @@ def test_a_run_yaml_that_came_with_something_received_is_never_followed(page: An
     (project_of(page) / "graft").mkdir()
     (project_of(page) / "graft" / card).write_text("{}")
     assert page.project_folder(PROJECT) == project_of(page)
+
+
+def test_a_button_pressed_before_the_form_is_filled_keeps_the_values_of_run_yaml(page: Any) -> None:
+    project = project_of(page)
+    set_run_yaml_values(project, {"train.batch_tokens": "400", "train.log_every": "5"})
+    form = next(form for form in page.forms if form.name == "train")
+    empty = [component.value for component in form.components]
+    before = (project / "run.yaml").read_text()
+    assert form.command.changed(form.typed_values(empty), project, form.fixed(project)), "defaults would be written"
+    for owner in ("", "another run"):
+        form._keep(PROJECT, owner, *empty)
+        assert (project / "run.yaml").read_text() == before
+        assert form.words(PROJECT, form.current_values(PROJECT, owner, empty)) == ["train", PROJECT]
+    form._keep(PROJECT, PROJECT, *typed(form, train__log_every=7))
+    assert commands.load_run_settings(project).train.log_every == 7

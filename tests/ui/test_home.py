@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import replace
@@ -19,6 +20,7 @@ from voxgraft.config.run import set_run_yaml_values
 from voxgraft.config.train_options import RENAMED_SETTINGS
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import HashCache, compute_sha256, reuse_hashes, write_json
+from voxgraft.core.results import EXIT_INTERRUPTED
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import ManifestClip, write_manifest
 from voxgraft.models import resolve_base_family
@@ -33,7 +35,7 @@ from voxgraft.ui.live import RunningJobs, job_progress, journal_ends
 from voxgraft.ui.page import call_until_read
 from voxgraft.ui.tabs import home as tab
 from voxgraft.ui.tabs.speak import voice_choices
-from voxgraft.ui.tabs.start import demo_recordings, start_run
+from voxgraft.ui.tabs.start import _shorten_error, demo_recordings, preview_sources, start_run
 from voxgraft.ui.tabs.train import differences_html
 
 LOG = "import: skipped: 22 clips in am/data\nsplit: starting: 22 of 22 clips have no split yet\ngraft: starting: no graft yet\n"
@@ -101,8 +103,126 @@ def test_while_go_runs_its_log_says_which_stage_is_done_and_which_runs(tmp_path:
         assert job_progress(project, job).words == "graft (stage 3 of 8)"
         assert RunningJobs(tab_roots(tmp_path)).find() == [(PROJECT, job)]
     assert [found[name] for name in PIPELINE_STAGES] == ["done", "done", "running", *["later"] * 5]
-    write_json(job.folder / "exit.json", {"exit_code": 1, "ended": 1.0})
+    write_json(job.folder / "exit.json", {"exit_code": 1, "ended": time.time()})
     assert states(project)["graft"] == "failed"
+
+
+def ended(job: UiJob, code: int, **files: Any) -> None:
+    """A job's end, as the process above it records it."""
+    for name, values in {"exit": {"exit_code": code, "ended": time.time()}, **files}.items():
+        write_json(job.folder / f"{name}.json", values)
+
+
+def test_a_stopped_training_is_called_so_in_the_stages_the_line_below_and_the_card(page: Any, home: Path) -> None:
+    project = home / PROJECT
+    set_run_yaml_values(project, {"tokenizer.pieces": "20", "train.steps": "9"})
+    with chdir(home):
+        with at_work(project, "go", "check: starting: training comes next\ntrain: starting: resumes\n") as job:
+            (job.folder / "out.txt").write_text(
+                "train  ended here\n`train` was interrupted. Run `voxgraft go am` to continue.\n"
+            )
+        ended(job, EXIT_INTERRUPTED, stop={"times": 1})
+        shown, found = head(page, project), states(project)
+        assert [found[name] for name in ("check", "train", "evaluate")] == ["done", "stopped", "later"]
+        assert shown.count("vg-stage vg-stopped") == 1
+        assert "Stopped: train, step 4 of" in shown
+        assert "Press Continue" in shown
+        assert "Next:" not in shown
+        with page_of(home) as context:
+            assert "stopped: train, step 4 of" in tab._card_html(context, PROJECT, None, is_open=True)
+    result = job_html(job, title="Stages")
+    open_part = re.sub(r"<details>.*?</details>", "", result, flags=re.DOTALL)
+    assert "voxgraft" not in open_part
+    assert "ended here" not in open_part, "the stages are shown once"
+    assert "voxgraft go am" in result
+    (project / "journal.jsonl").touch()
+    os.utime(project / "journal.jsonl", (time.time() + 60,) * 2)
+    assert tab.find_early_end(project) == ("", ""), "it was trained further in a terminal"
+
+
+@pytest.mark.parametrize("solved_by", ["run.yaml", "uploads", "a later job"])
+def test_an_error_that_was_solved_since_is_no_longer_shown_as_one(tmp_path: Path, solved_by: str) -> None:
+    project = make_project(tmp_path)
+    log = "graft: starting: no graft yet\nerror texts-none: no texts\n  fix: add texts\n"
+    with at_work(project, "go", log) as job:
+        pass
+    ended(job, 2)
+    assert "vg-bad" in job_html(job)
+    assert tab.find_early_end(project) == ("failed", "graft")
+    if solved_by == "a later job":
+        with at_work(project, "graft") as other:
+            pass
+        ended(other, 0)
+    else:
+        (project / "uploads").mkdir(exist_ok=True)
+        os.utime(project / solved_by, (time.time() + 60,) * 2)
+    shown = job_html(job)
+    assert "vg-bad" not in shown.partition("<details>")[0]
+    assert "no texts" in shown, "it can still be read"
+    assert tab.find_early_end(project) == ("", "")
+
+
+def test_warnings_of_the_check_are_shown_with_the_control_they_are_about(page: Any, tmp_path: Path) -> None:
+    assert page.forms
+    project = make_project(tmp_path)
+    log = "warning text-few: the texts contain 5 sentences\n  fix: use a few thousand.\n" * 2
+    log += "warning warmup-too-long: 20 of 30 steps\n  fix: use a smaller train.warmup_steps.\n"
+    with at_work(project, "go", log + "step 1\n" * 9000) as job:
+        shown = job_html(job)
+    assert shown.count("vg-warn") == 2, "each kind once, however long the log"
+    assert 'data-goto="graft-texts"' in shown
+    assert 'data-goto="train-train-warmup-steps" data-tab="train"' in shown
+
+
+def test_no_help_text_of_the_page_speaks_of_a_command_line(page: Any) -> None:
+    part = page.project
+    while part.parent is not None:
+        part = part.parent
+    shown = {
+        (str(one.elem_id), name): text
+        for one in part.blocks.values()
+        if not str(one.elem_id).endswith("-command")
+        for name in ("label", "info", "placeholder", "value")
+        if isinstance(text := getattr(one, name, None), str) and "data-fold" not in text
+    }
+    assert len(shown) > 300
+    typed = re.compile(r"(?<![\w-])--[a-z]|voxgraft [a-z]+ |`[a-z ]+`|command line|in a terminal")
+    assert {key: text for key, text in shown.items() if typed.search(text)} == {}
+
+
+def test_uploads_are_counted_and_paired_before_the_import(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
+    texts = {"a.srt": "1\n00:00:00,000 --> 00:00:01,000\nሰላም\n", "c.srt": "1\n00:00:00,000 --> 00:00:01,000\nሰላም\n"}
+    texts |= {"list.csv": "audio,text\nx.wav,ሰላም\ny.wav,ሰላም\n"}
+    given = []
+    for number, name in enumerate(("a.wav", "a.srt", "b.wav", "c.srt", "list.csv", "x.wav")):
+        # As gradio keeps them: each in a folder of its own.
+        path = tmp_path / "landing" / str(number) / name
+        path.parent.mkdir(parents=True)
+        path.write_text(texts.get(name, ""))
+        given.append(str(path))
+    make_project(tmp_path)
+    with page_of(tmp_path) as context:
+        shown = preview_sources(context, given, None, "")
+        assert "2 recordings with a text, in 2 files of texts" in shown
+        assert "recordings without a text (1): b.wav" in shown
+        assert "texts without a recording (1): c.srt" in shown
+        assert "missing (1): y.wav (list.csv)" in shown
+        assert "<td>a.wav</td><td>a.srt</td>" in shown
+        (tmp_path / "landing" / "4" / "list.csv").write_text("audio,text\n/etc/passwd,ሰላም\n")
+        refused = preview_sources(context, given, None, "")
+        assert "ui-upload" in refused, "a list cannot be used to ask which files exist"
+        assert "ui-upload" in preview_sources(context, ["/etc/passwd"], None, "")
+        assert "ui-outside" in preview_sources(context, None, "/etc", "")
+
+
+def test_the_message_of_what_is_missing_loses_what_was_given_since(page: Any) -> None:
+    shown = start_run(page, None, None, "", "tiny", "", "")[-2]
+    assert "Recordings, Language" in shown
+    fewer = _shorten_error(shown, ["a.wav"], None, "", "tiny")
+    assert "Recordings" not in fewer
+    assert "Language" in fewer
+    assert _shorten_error(shown, ["a.wav"], None, "am", "tiny") == ""
 
 
 def head(page: Any, folder: Path) -> str:
@@ -194,7 +314,7 @@ def test_of_many_problems_the_counts_come_first_and_the_log_is_folded(tmp_path: 
     ]
     with at_work(project, "data import", "".join(lines)) as job:
         pass
-    write_json(job.folder / "exit.json", {"exit_code": 1, "ended": 1.0})
+    write_json(job.folder / "exit.json", {"exit_code": 1, "ended": time.time()})
     shown = job_html(job)
     assert shown.index("54 × error media-missing") < shown.index("clip0.wav")
     assert "<details open" not in shown

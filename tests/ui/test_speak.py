@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.ui import PROJECT, done, form_of, tab_of, words_of
+from voxgraft.core.errors import ConfigError
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import speak
@@ -101,3 +102,20 @@ def test_an_error_of_the_verb_is_shown_with_its_cure(context: Any, home: Path) -
     assert "noise.wav" in shown
     assert "fix:" in shown
     assert "<audio" not in shown
+
+
+def test_the_base_alone_is_offered_only_in_languages_that_it_speaks(context: Any, home: Path) -> None:
+    assert speak.run_base_languages(home / PROJECT) == ("en", "fr")
+    assert "--language" in base_words(context, text="hello", language="en")
+    with pytest.raises(ConfigError) as caught:
+        base_words(context, text="ሰላም", language="am")
+    assert "en, fr" in caught.value.finding.found
+
+
+def test_a_refusal_to_start_goes_when_the_values_are_whole(context: Any) -> None:
+    form = form_of(context, "speak")
+    keys = [control.leaf.key for control in form.controls]
+    values = form.initial_values(PROJECT)
+    assert "__type__" in form._clear_refusal(form.view, form.words, PROJECT, values), "nothing changes: still no text"
+    values[keys.index("text")] = "ሰላም"
+    assert form._clear_refusal(form.view, form.words, PROJECT, values) == "", "no job yet, and no error"

@@ -482,7 +482,8 @@ class History:
     @property
     def last_step(self) -> int:
         """The last step of which something is known."""
-        return max([0, *self.steps, *(step for known in self.valid.values() for step in known)])
+        known = [step for lines in self.valid.values() for step in lines]
+        return max([0, *self.steps, *known, *([self.ended.step] if self.ended is not None else [])])
 
     @property
     def state(self) -> HistoryEvent | None:

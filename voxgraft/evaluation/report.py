@@ -579,7 +579,7 @@ def _draw_lines(title: str, series: tuple[ChartSeries, ...], levels: tuple[float
 
     def draw(axes: Axes) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))  # there is no half a step
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step + 0:,.0f}" if step == round(step) else ""))
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.margins(x=0.01, y=0.06)

@@ -20,7 +20,7 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.run import RUN_FILE
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
 from voxgraft.ui.html import error_html
-from voxgraft.ui.jobs import ProjectJobs, find_external_holder
+from voxgraft.ui.jobs import UPLOADS_FOLDER, ProjectJobs, find_external_holder
 from voxgraft.ui.live import jobs_bar_html, stop_job_named
 from voxgraft.ui.page import ACTIONS_JS, IN_ORDER, EventHandler, PageContext, call_until_read
 from voxgraft.ui.tabs.data import build_data_tab
@@ -196,7 +196,9 @@ def read_poll_state(context: PageContext, tab: str, project: str) -> dict[str, s
             f"{job.folder.name}/{job.state if verb in alive else ''}/{job.seconds if verb in own & alive else 0:.0f}"
             for verb, job in newest.items()
         ]
-        now["stood"] = " ".join([*jobs, str(holder)])
+        # A changed run.yaml, or new recordings, may have solved what a job has failed over.
+        changed = [file_stamp(folder / name) for name in (RUN_FILE, UPLOADS_FOLDER)]
+        now["stood"] = " ".join([*jobs, str(holder), *changed])
     if tab in context.stamps:
         now["stamp"] = f"{project} {context.stamps[tab][1](project)}"
     return now

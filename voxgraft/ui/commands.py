@@ -25,7 +25,8 @@ from voxgraft.core.files import make_path_relative, text_lines
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.data.manifest import MANIFEST_NAME, resolve_manifest_path
 from voxgraft.models import resolve_base_folder
-from voxgraft.ui.files import UPLOADS_FOLDER, Roots, file_stamp
+from voxgraft.ui.files import Roots, file_stamp
+from voxgraft.ui.jobs import UPLOADS_FOLDER
 
 # Settings that name a program: never typed freely in a browser.
 EXECUTABLE_SETTINGS = frozenset(

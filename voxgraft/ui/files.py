@@ -33,6 +33,7 @@ from voxgraft.data.lists import (
     read_transcript_list,
 )
 from voxgraft.data.subtitles import read_encoded_text
+from voxgraft.ui.jobs import UPLOADS_FOLDER
 
 # Longer lists help nobody; a path can still be typed.
 MAX_CHOICES = 400
@@ -42,7 +43,6 @@ WALK_CACHE_SECONDS = 1.0
 # Folders whose files are never offered.
 SKIPPED_FOLDERS = ("steps", "samples", "tensorboard", "jobs", "node_modules", "__pycache__", "shards", "preparing")
 MAX_UPLOAD_NAME_BYTES = 120
-UPLOADS_FOLDER = "uploads"
 # Space that uploads leave free on the disk.
 RESERVED_DISK_BYTES = 256 << 20
 
@@ -207,6 +207,16 @@ def move_uploads(roots: Roots, project: Path, files: Sequence[str]) -> list[Path
             return_uploads(files, moved)
             raise FileError("ui-upload", f"{source.name}: {format_error_reason(error)}", where=folder) from None
     return moved
+
+
+def link_uploads(roots: Roots, files: Sequence[str], folder: Path) -> None:
+    """Links in a folder to uploaded files, under the names that they will have: they are looked at before they move."""
+    landing = Path(os.environ.get("GRADIO_TEMP_DIR", "")).resolve()
+    for source in map(Path, files):
+        if landing not in source.resolve().parents or not source.is_file():
+            raise FileError("ui-upload", f"{source.name} was not uploaded here")
+        _refuse_paths_outside(roots, source, folder)
+        next_free_path(folder / safe_name(source.name), any_suffix=False).symlink_to(source.resolve())
 
 
 def return_uploads(files: Sequence[str], moved: Sequence[Path]) -> None:

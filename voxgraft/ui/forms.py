@@ -6,6 +6,7 @@ Names, helps, choices and defaults come from the settings alone.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from voxgraft.ui.html import (
     finding_html,
     note_html,
 )
+from voxgraft.ui.jobs import ProjectJobs
 from voxgraft.ui.page import (
     JobView,
     PageContext,
@@ -37,9 +39,14 @@ from voxgraft.ui.page import (
 )
 
 AUTOMATIC_LABEL = "automatic"
+_FLAG_WORD = re.compile(r"(?<![\w-])--([a-z][a-z.-]*)")
 SAVE_LABEL = "Save to run.yaml without starting"
 # Folders of faster-whisper models.
 WHISPER_FOLDERS = PathFilter(mark="model.bin")
+
+
+# The argv of a job for a project and the values of a form's controls.
+BuildWords = Callable[[str, Sequence[Any]], list[str]]
 
 
 class FormControl(NamedTuple):
@@ -79,6 +86,8 @@ class CommandForm:
     """A hidden part: what the page itself has put into the controls last; anything else was put there by somebody."""
     button: Any = None
     followed_components: list[Any] = field(default_factory=list)
+    also_starts: list[tuple[JobView, BuildWords]] = field(default_factory=list)
+    """Views of other jobs that are started with the values of this form, and their argv."""
     render_result: Callable[[dict[str, Any]], str] | None = None
     first: Callable[[Path], list[str]] | None = None
     """A Python module with its arguments that a job runs before the command, by project; mostly none."""
@@ -111,8 +120,8 @@ class CommandForm:
         if key in EXECUTABLE_SETTINGS and key not in self.choices:
             raise ValueError(f"{key} names a program: give the words that can be chosen")
         about: dict[str, Any] = {
-            "label": label or key.rpartition(".")[2].replace("_", " ").capitalize(),
-            "info": info or leaf.field.description,
+            "label": label or label_of(key),
+            "info": info or help_text(str(leaf.field.description or "")),
             "elem_id": slug(f"{self.name}-{key}"),
             "interactive": True,
         }
@@ -150,7 +159,7 @@ class CommandForm:
         """
         self.context.forms.append(self)
         name = slug(self.name)
-        self.filled = gr.State([])
+        self.filled, filled_for = gr.State([]), gr.State("")
         save = gr.Button(SAVE_LABEL, elem_id=f"{name}-keep", elem_classes=["vg-act"], render=False) if keep else None
         self.view, self.button = view, start = build_job_controls(
             self.context, self.name, button, title=output, is_json=self.json, extra_button=save, own_button=own_button
@@ -159,13 +168,13 @@ class CommandForm:
             add_below()
         components = self.components
         self.preview = build_command_fold(name, self._preview("", *(component.value for component in components)))
-        wire, inputs = self.context.wire, [self.context.project, *components]
+        wire = self.context.wire
         if components:
             # Events of somebody's edits, never of the page filling the controls: then others are not filled yet.
             # Pasted texts and paths that are not in a list are only reported when the control loses the focus.
             edits = [component.input for component in components]
             edits += [component.blur for component in components if isinstance(component, gr.Textbox | gr.Dropdown)]
-            wire(edits, self._preview, inputs, [self.preview], trigger_mode="always_last")
+            self._wire_edits(edits, trigger_mode="always_last")
 
         def build_argv(project: str, values: Sequence[Any]) -> list[str]:
             if keep:
@@ -180,31 +189,51 @@ class CommandForm:
                     # A run.yaml of another form stays as it is, and the values are flags of this command alone.
             return self.words(project, values)
 
+        pressed = [self.context.project, filled_for, *components]
         wire(
             [start.click],
-            lambda project, *values: start_job(
-                self.context, project, view, lambda: build_argv(project, values), self.first
+            lambda project, owner, *values: start_job(
+                self.context, project, view,
+                lambda: build_argv(project, self.current_values(project, owner, values)), self.first,
             ),
-            inputs,
+            pressed,
             [view.shown, *([view.button] if view.button is not None else [])],
-        )
+        )  # fmt: skip
         if save is not None:
-            wire([save.click], self._keep, inputs, [self.preview, view.shown])
+            wire([save.click], self._keep, pressed, [self.preview, view.shown])
         filling = [control.component for control in self.controls if not control.shared]
         filling += [self.preview, self.filled]
-        self.context.on_project(self.fill, filling)
+        self.context.on_project(lambda project: [*self.fill(project), project], [*filling, filled_for])
         self.context.on_job_end(self.fill, [self.filled, *components], filling)
         for component in self.followed_components:
             self.follow(component)
         return view
+
+    def current_values(self, project: str, owner: str, values: Sequence[Any]) -> Sequence[Any]:
+        """The values of the controls, or those of the project while they are still of another one (`owner`), or none.
+
+        A button can be pressed before the page has filled the form: defaults must not be written over run.yaml then.
+        """
+        return values if owner == project else self.initial_values(project)
 
     def follow(self, component: Any) -> None:
         """Update the command line also when the page itself, and not somebody, has changed a control."""
         if self.preview is None:
             self.followed_components.append(component)
             return
-        inputs = [self.context.project, *self.components]
-        self.context.wire([component.change], self._preview, inputs, [self.preview])
+        self._wire_edits([component.change])
+
+    def _wire_edits(self, edits: Sequence[Any], **more: Any) -> None:
+        """After an edit: the command line, and no refusal to start that is out of date."""
+        assert self.view is not None
+        starts = [(self.view, self.words), *self.also_starts]
+
+        def update(project: str, *values: Any) -> list[Any]:
+            shown = [self._clear_refusal(view, build, project, values) for view, build in starts]
+            return [self._preview(project, *values), *shown]
+
+        outputs = [self.preview, *(view.shown for view, _ in starts)]
+        self.context.wire(edits, update, [self.context.project, *self.components], outputs, **more)
 
     def show_result(self, elem_id: str, render: Callable[[dict[str, Any]], str]) -> None:
         """Show here what `render` makes of the newest result of the command, which is JSON."""
@@ -262,8 +291,17 @@ class CommandForm:
             # A value that is only missing yet is no fault of the user's.
             return error.finding.found if error.code in (NEEDED_CODE, NO_PROJECT_CODE) else str(error)
 
-    def _keep(self, project: str, *values: Any) -> list[Any]:
+    def _clear_refusal(self, view: JobView, build: BuildWords, project: str, values: Sequence[Any]) -> Any:
+        """The newest job in place of a refusal to start, once the values are whole; else nothing changes."""
         try:
+            build(project, values)
+            return view.html(ProjectJobs(self.context.project_folder(project)).latest(view.verb))
+        except VoxgraftError:
+            return gr.skip()
+
+    def _keep(self, project: str, owner: str, *given: Any) -> list[Any]:
+        try:
+            values = self.current_values(project, owner, given)
             folder = self.context.project_folder(project)
             changed = self.command.changed(self.typed_values(values), folder, self.fixed(folder))
             set_run_yaml_values(folder, changed)
@@ -359,6 +397,18 @@ def disable_until_project_open(context: PageContext, file: Any, label: str) -> N
 def recognizer_choices(roots: Roots) -> tuple[str, ...]:
     """Words for a setting that names a recognizer."""
     return ("built-in", "none", *(f"whisper:{folder}" for folder in roots.find(WHISPER_FOLDERS)))
+
+
+def help_text(description: str) -> str:
+    """A setting's help without the words of a command line: flags by their labels, commands as words."""
+    text = _FLAG_WORD.sub(lambda found: f"“{label_of(found[1])}”", description)
+    text = re.sub(r"^`[a-z ]+`: (.)", lambda found: found[1].upper(), text)
+    return re.sub(r"`([a-z ]+)`", r"\1", text)
+
+
+def label_of(key: str) -> str:
+    """What a control is called if nobody says otherwise."""
+    return key.rpartition(".")[2].replace("_", " ").replace("-", " ").capitalize()
 
 
 def build_component(

@@ -28,6 +28,8 @@ JOB_STATE_LABELS = {
     "stopped": ("stopped", "note"),
     "lost": ("ended unexpectedly (killed, or the machine was switched off); start it again to continue", "bad"),
 }
+# Commands that resume what they had begun.
+RESUMED_VERBS = ("go", "train", "prepare", "data import")
 MAX_LOG_BYTES = 16 << 10
 # Codes of one utterance that are shown if it has no sound.
 MAX_SHOWN_CODES = 400
@@ -39,10 +41,12 @@ NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
 _SENTENCE_BREAK = re.compile(r"(?<=[.;])\s+")
 _FLAG = re.compile(r"`--([a-z][a-z0-9.-]*)([^`]*)`|--([a-z][a-z0-9.-]*)(?:[ =][A-Z][A-Za-z./-]*)?")
 _COMMAND = re.compile(r"`?voxgraft ((?:data |tokenizer )?[a-z]+)\b")
-_KEY = re.compile(r"`([a-z]+(?:[._][a-z_]+)*)`")
+_KEY = re.compile(r"`([a-z]+(?:[._][a-z_]+)*)`|\b((?:train|data|tokenizer)\.[a-z_]+)")
 _LOGGED_FINDING = re.compile(
     r"^(error|warning) ([a-z0-9-]+): (.*)\n(?:  in: (.*)\n)?(?:  fix: (.*)(?:\n|$))?", re.MULTILINE
 )
+# What a result says about commands, for terminals.
+_TYPED = re.compile(r"`voxgraft \w[^`]*`|^(?:next|speak with it): .*\bvoxgraft \w")
 MAX_LOGGED_FINDINGS = 5
 
 
@@ -66,6 +70,11 @@ CODE_TARGETS = {
     "voice-unknown": ("speak", "voice"),
     "trained-otherwise": ("go", "when_changed"),
     "source-changed": ("go", "reimport"),
+    **dict.fromkeys(("text-few", "text-digits", "proof-unknown-symbols"), ("graft", "texts")),
+    **dict.fromkeys(("language-unlisted", "language-spoken"), ("graft", "language")),
+    **dict.fromkeys(("media-missing", "text-missing", "source-failed", "source-unknown"), ("data import", "sources")),
+    **dict.fromkeys(("rate-out-of-range", "plateau", "no-gain"), ("train", "train.lr_rows")),
+    "clips-left-out": ("data import", "longest"),
 }
 # Settings of run.yaml that no form of one command owns: where they are set.
 RUN_KEY_TARGETS = {
@@ -74,6 +83,8 @@ RUN_KEY_TARGETS = {
     "texts": ("graft", "texts"),
     "data.sources": ("data import", "sources"),
 }
+# Commands whose forms hold settings of run.yaml, for messages of a command that shows only some of them.
+RUN_FORMS = ("train", "graft", "prepare", "data import", "data split", "evaluate")
 
 
 def target_button(target: PageTarget, words: str = "") -> str:
@@ -98,8 +109,10 @@ def find_targets(finding: Mapping[str, Any], verb: str = "") -> Iterator[PageTar
     wanted = [CODE_TARGETS.get(str(finding.get("code")), ("", ""))]
     flags = [(quoted or plain).replace("-", "_") for quoted, _, plain in _FLAG.findall(texts)]
     wanted += [(verb, name) for name in flags]
-    for key in (*_KEY.findall(texts), *(["data.sources"] if "data.sources" in texts else [])):
-        wanted += [(verb, key)] if (verb, key) in PAGE_TARGETS else [RUN_KEY_TARGETS.get(key, ("", ""))]
+    for key in (quoted or plain for quoted, plain in _KEY.findall(texts)):
+        forms = [RUN_KEY_TARGETS[key]] if key in RUN_KEY_TARGETS else []
+        forms += [(form, name) for form in RUN_FORMS if "." in key for name in (key, key.rpartition(".")[2])]
+        wanted += [one for one in ((verb, key), *forms) if one in PAGE_TARGETS][:1]
     wanted += [RUN_KEY_TARGETS.get(name, ("", "")) for name in flags if (verb, name) not in PAGE_TARGETS]
     wanted += [(name, "") for name in _COMMAND.findall(str(finding.get("cure") or "")) if name != verb]
     yield from (PAGE_TARGETS[key] for key in dict.fromkeys(wanted) if key in PAGE_TARGETS)
@@ -122,46 +135,51 @@ def error_html(error: VoxgraftError, verb: str = "") -> str:
     return finding_html(error.finding.to_json(), verb)
 
 
-def finding_html(finding: Mapping[str, Any], verb: str = "") -> str:
+def label_flags(text: str, verb: str) -> str:
+    """A text in which flags of a command are called by the labels of their controls."""
+
+    def label(match: re.Match[str]) -> str:
+        target = PAGE_TARGETS.get((verb, (match[1] or match[3]).replace("-", "_")))
+        value = (match[2] or "").strip()
+        return f"“{target.label}”{f': {value}' if value else ''}" if target is not None else match[0]
+
+    return _FLAG.sub(label, text)
+
+
+def finding_html(finding: Mapping[str, Any], verb: str = "", *, is_brief: bool = False) -> str:
     """A finding as a box: what was found, what was expected, where, the fix, and buttons to the controls it is about.
 
-    Flags are called by the labels of their controls. Sentences that only a terminal understands are in a fold.
+    Flags are called by the labels of their controls. Sentences that only a terminal understands are in a fold. With
+    `is_brief` all but what was found and the first button is in a fold.
     """
     kind = {"error": "bad", "warning": "warn"}.get(str(finding.get("level")), "note")
-
-    def label_flags(text: str) -> str:
-        def label(match: re.Match[str]) -> str:
-            target = PAGE_TARGETS.get((verb, (match[1] or match[3]).replace("-", "_")))
-            value = (match[2] or "").strip()
-            return f"“{target.label}”{f': {value}' if value else ''}" if target is not None else match[0]
-
-        return _FLAG.sub(label, text)
-
     sentences = _SENTENCE_BREAK.split(str(finding.get("cure") or ""))
-    plain = [label_flags(one) for one in sentences]
+    plain = [label_flags(one, verb) for one in sentences]
     is_typed = [bool(_COMMAND.search(one) or _FLAG.search(one)) for one in plain]
     cure = " ".join(one for one, typed in zip(plain, is_typed, strict=True) if not typed)
     typed = " ".join(one for one, typed in zip(sentences, is_typed, strict=True) if typed)
+    found = f"<strong>{escape(label_flags(str(finding.get('found', '')), verb))}</strong>"
     parts = [
-        f"<strong>{escape(label_flags(str(finding.get('found', ''))))}</strong>",
-        *(
-            f"<small>{word}: {escape(text)}</small>"
-            for word, text in (
-                ("expected", label_flags(str(finding.get("expected") or ""))),
-                ("in", str(finding.get("where") or "")),
-                ("fix", cure),
-                ("code", str(finding.get("code", ""))),
-            )
-            if text
-        ),
+        f"<small>{word}: {escape(text)}</small>"
+        for word, text in (
+            ("expected", label_flags(str(finding.get("expected") or ""), verb)),
+            ("in", str(finding.get("where") or "")),
+            ("fix", cure),
+            ("code", str(finding.get("code", ""))),
+        )
+        if text
     ]
-    buttons = "".join(target_button(target) for target in find_targets(finding, verb)) if kind != "note" else ""
+    targets = [target_button(target) for target in find_targets(finding, verb)] if kind != "note" else []
+    buttons = "".join(targets)
     # Where a terminal is the only way, it is not hidden.
     is_open = "" if cure or buttons else " open"
     shell = (
         f"<details{is_open}><summary>Command line</summary><small>{escape(typed)}</small></details>" if typed else ""
     )
-    return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}{shell}{buttons}</div>'
+    if is_brief:
+        fold = f"<details><summary>{found}</summary>{'<br>'.join(parts)}{shell}{''.join(targets[1:])}</details>"
+        return f'<div class="vg-note vg-{kind} vg-brief">{fold}{"".join(targets[:1])}</div>'
+    return f'<div class="vg-note vg-{kind}">{"<br>".join([found, *parts])}{shell}{buttons}</div>'
 
 
 def logged_findings(log: str) -> list[dict[str, str]]:
@@ -186,6 +204,25 @@ def findings_html(result: Mapping[str, Any], verb: str = "") -> str:
     return "".join(shown)
 
 
+def warnings_html(job: UiJob) -> str:
+    """What a job has warned of before its work began, such as the findings of a check; one line each, which unfolds."""
+    warnings = [item for item in logged_findings(job.head())[::-1] if item["level"] == "warning"]
+    kinds = {item["code"]: item for item in warnings}.values()
+    return "".join(finding_html(item, job.verb, is_brief=True) for item in kinds)
+
+
+def split_commands(output: str) -> tuple[str, str]:
+    """A printed result without the sentences about commands, and those."""
+    plain: list[str] = []
+    typed: list[str] = []
+    for line in output.splitlines():
+        kept: list[str] = []
+        for sentence in _SENTENCE_BREAK.split(line) if _TYPED.search(line) else (line,):
+            (typed if _TYPED.search(sentence) else kept).append(sentence)
+        plain += [" ".join(kept)] if kept else []
+    return "\n".join(plain), "\n".join(typed)
+
+
 def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") -> str:
     """A job: its state, what is wrong, its result unless that is JSON, which a tab shows in its own way; its log."""
     if job is None:
@@ -194,23 +231,48 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
     words, kind = JOB_STATE_LABELS[state]
     if state == "failed" and job.exit_code == EXIT_BAD_INPUT:
         words = "failed: see below"
+    if state == "stopped" and verb in RESUMED_VERBS:
+        words = "stopped; start it again to resume"
+    # An error that somebody has probably solved since is not shown as one.
+    is_past = state in ("failed", "lost") and job.is_superseded
+    if is_past:
+        words, kind = "failed earlier, before the last change", "note"
     parts = [note_html(f"{words} ({format_duration(job.seconds)})", kind)]
     # A long list of problems begins with how many there are of each kind; the log has all of them.
     found = logged_findings(log) if state == "failed" else []
+    problems = []
     if len(found) > 1:
         counts = Counter(f"{item['level']} {item['code']}" for item in found)
-        parts.append(note_html(", ".join(f"{count:,} × {name}" for name, count in counts.items()), "bad"))
-    parts += [finding_html(item, verb) for item in {item["code"]: item for item in found[::-1]}.values()][
+        problems.append(note_html(", ".join(f"{count:,} × {name}" for name, count in counts.items()), "bad"))
+    problems += [finding_html(item, verb) for item in {item["code"]: item for item in found[::-1]}.values()][
         :MAX_LOGGED_FINDINGS
     ]
+    if is_past and problems:
+        problems = [f"<details><summary>What failed then</summary>{''.join(problems)}</details>"]
+    parts += problems
+    if verb in ("go", "train") and state not in ("failed", "lost"):
+        parts.append(warnings_html(job))
     if not is_json and (output := job.tail("out.txt").strip()):
         named = escape(title)
-        pre = f'<pre class="vg-result" tabindex="0" role="region" aria-label="{named}">{escape(output)}</pre>'
-        parts.append(f'<div class="vg-title">{named}</div>{pre}')
+        shown, typed = split_commands(output)
+        pre = f'<pre class="vg-result" tabindex="0" role="region" aria-label="{named}">{escape(shown)}</pre>'
+        # Home itself shows the stages.
+        is_folded = verb == "go"
+        parts.append(
+            f"<details><summary>{named}</summary>{pre}</details>"
+            if is_folded
+            else f'<div class="vg-title">{named}</div>{pre}'
+        )
+        targets = dict.fromkeys(
+            PAGE_TARGETS[name, ""] for name in _COMMAND.findall(typed) if (name, "") in PAGE_TARGETS
+        )
+        parts += [target_button(target) for target in targets if not is_folded]
+        parts += [f"<details><summary>Command line</summary><small>{escape(typed)}</small></details>"] if typed else []
     if log:
         # Where the page shows the progress itself, the log stays folded.
         is_shown = state in ("running", "stopping") and verb not in ("go", "train")
-        is_open = " open" if is_shown or state == "lost" or (state == "failed" and not found) else ""
+        is_unexplained = state == "lost" or (state == "failed" and not found)
+        is_open = " open" if is_shown or (is_unexplained and not is_past) else ""
         message = f'<pre class="vg-log" tabindex="0" role="region" aria-label="Log">{escape(log)}</pre>'
         parts.append(f'<details{is_open}><summary>Log</summary><div class="vg-tail">{message}</div></details>')
     return "".join(parts)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -31,10 +32,10 @@ from typing import Any, Literal
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import FileLock, build_write_error, format_error_reason, is_locked, read_json, write_json
 from voxgraft.core.results import EXIT_INTERRUPTED
-from voxgraft.core.run import MAX_HOLDER_BYTES, RunFolder, machine_id, process_start_time
+from voxgraft.core.run import MAX_HOLDER_BYTES, RUN_FILE, RunFolder, machine_id, process_start_time
 
 JobState = Literal["running", "stopping", "done", "failed", "stopped", "lost"]
-JOBS_FOLDER = "jobs"
+JOBS_FOLDER, UPLOADS_FOLDER = "jobs", "uploads"
 PASSWORD_VARIABLE = "VOXGRAFT_UI_PASSWORD"
 MAX_SHOWN_BYTES = 64 << 10
 # The first lets training finish its step and save, the second ends it; a third one kills.
@@ -99,6 +100,29 @@ class UiJob:
             return "lost"
         return "done" if code == 0 else "failed"
 
+    @property
+    def is_before_change(self) -> bool:
+        """Whether settings or uploads of the project have changed since its end."""
+        ended = float(self.read("exit.json").get("ended") or math.inf)
+        for name in (RUN_FILE, UPLOADS_FOLDER):
+            with contextlib.suppress(OSError):
+                if (self.folder.parent.parent / name).stat().st_mtime > ended:
+                    return True
+        return False
+
+    @property
+    def done_since(self) -> set[str]:
+        """Commands of the project that have succeeded in a later job."""
+        newest = ProjectJobs(self.folder.parent.parent).newest_by_command()
+        return {verb for verb, job in newest.items() if job.number > self.number and job.exit_code == 0}
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether something was done since its end that may have solved its problem: a change, or a job of its kind."""
+        if self.verb.startswith("speak"):
+            return any(verb.startswith("speak") for verb in self.done_since)
+        return self.is_before_change or not self.done_since.isdisjoint(("go", *STAGE_BY_COMMAND))
+
     def tail(self, name: str = "log.txt", max_bytes: int = MAX_SHOWN_BYTES) -> str:
         """The end of its log, or of out.txt, what it printed as its result."""
         try:
@@ -111,6 +135,12 @@ class UiJob:
         if size > max_bytes:
             data = data.partition(b"\n")[2]
         return data.decode("utf-8", errors="replace")
+
+    def head(self) -> str:
+        """The beginning of its log."""
+        with contextlib.suppress(OSError), (self.folder / "log.txt").open("rb") as stream:
+            return stream.read(MAX_SHOWN_BYTES).decode("utf-8", errors="replace")
+        return ""
 
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file in its folder (out.txt is one after --json); empty if there is none, or no whole one."""

@@ -13,14 +13,15 @@ import numpy as np
 from voxgraft.audio.files import MEDIA_SUFFIXES
 from voxgraft.core.errors import AudioError, VoxgraftError
 from voxgraft.core.files import format_error_reason, require_file
-from voxgraft.core.results import format_duration
-from voxgraft.data.lists import COLUMNAR_SUFFIXES, TABLE_SUFFIXES
+from voxgraft.core.results import format_duration, format_names, pluralize
+from voxgraft.data.lists import COLUMNAR_SUFFIXES, TABLE_SUFFIXES, find_sidecar
 from voxgraft.data.manifest import read_manifest
+from voxgraft.data.sources import find_sources
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES
 from voxgraft.ui.commands import recording_sources, run_command_in_process, run_dataset_folder, run_language
 from voxgraft.ui.files import DATASET_PATHS, FOLDER_PATHS, TEXT_PATHS, PathFilter, check_uploaded_lists, move_uploads
 from voxgraft.ui.forms import CommandForm, FormControl, disable_until_project_open
-from voxgraft.ui.html import error_html, facts_html, file_link, note_html, table_html
+from voxgraft.ui.html import details_html, error_html, facts_html, file_link, note_html, table_html
 from voxgraft.ui.page import PageContext
 
 SOURCE_PATHS = PathFilter(endings=(*SUBTITLE_SUFFIXES, *TABLE_SUFFIXES, *COLUMNAR_SUFFIXES), folders=True)
@@ -32,6 +33,8 @@ NOT_SPLIT = "not split yet:"
 # Clips of a dataset that can be chosen; a longer list would be slow to send.
 MAX_CLIPS = 2000
 MAX_PLAYER_SECONDS = 600
+# Of an upload: pairs that are listed, and names that are in the first line.
+MAX_SHOWN_PAIRS, MAX_NAMED = 500, 3
 
 # A page of its own: thousands of rows as gradio components would take minutes.
 OPEN_REVIEW_JS = """(project, dataset) => {
@@ -85,9 +88,12 @@ def build_data_tab(context: PageContext) -> None:
             taken = move_uploads(context.roots, context.project_folder(project), given or [])
         except VoxgraftError as error:
             return [error_html(error), None, gr.skip()]
-        names = ", ".join(path.name for path in taken)
-        folders = [context.roots.short(taken[0].parent)] if taken else gr.skip()
-        return [note_html(f"in the project now: {names}", "good"), None, folders]
+        if not taken:
+            return [gr.skip(), None, gr.skip()]
+        project_folder, folder = context.project_folder(project), taken[0].parent
+        moved = note_html(f"in the project now: {format_names([path.name for path in taken])}", "good")
+        shown = sources_html([folder], run_language(project_folder) or "")
+        return [moved + shown, None, [context.roots.short(folder)]]
 
     context.wire([files.upload], receive, [context.project, files], [landed, files, came_from])
     form.follow(came_from)
@@ -175,6 +181,39 @@ def build_data_tab(context: PageContext) -> None:
             form.add("explain")
             form.add("fold_homophones")
         form.finish("Normalize")
+
+
+def sources_html(places: Sequence[Path], language: str) -> str:
+    """What an import of these files and folders would find: how many recordings and texts, and what has no partner."""
+    try:
+        sources, problems = find_sources(places, language)
+    except VoxgraftError as error:
+        return note_html(f"no recording with a text so far: {error.finding.found}", "warn")
+    pairs: list[tuple[str, str]] = []
+    missing: list[str] = []
+    for source in sources:
+        if source.kind == "subtitles" and source.media is not None:
+            pairs.append((source.media.name, source.text.name))
+        elif source.kind == "folder":
+            pairs += [(path.name, text.name if (text := find_sidecar(path)) else "") for path in source.files]
+        elif source.kind == "columns":
+            pairs.append((f"recordings of {source.text.name}", source.text.name))
+        else:
+            pairs += [(name, source.text.name) for name, path in source.sounds if path is not None]
+            missing += [f"{name} ({source.text.name})" for name, path in source.sounds if path is None]
+    texts = len({text for _, text in pairs})
+    parts = [f"{pluralize(len(pairs), 'recording')} with a text, in {pluralize(texts, 'file')} of texts"]
+    alone = {
+        "recordings without a text": [Path(one.file).name for one in problems if one.code == "text-missing"],
+        "texts without a recording": [Path(one.file).name for one in problems if one.code == "media-missing"],
+        "recordings that a list names and that are missing": missing,
+        "not used": [one.found for one in problems if one.code not in ("text-missing", "media-missing")],
+    }
+    parts += [f"{what} ({len(names):,}): {format_names(names)}" for what, names in alone.items() if names]
+    said = note_html("\n".join(parts), "warn" if any(alone.values()) else "good")
+    shown = table_html(("recording", "text"), sorted(pairs)[:MAX_SHOWN_PAIRS])
+    everything = "".join(details_html(f"All {what}", names) for what, names in alone.items() if len(names) > MAX_NAMED)
+    return f"{said}<details><summary>Which belongs to which</summary>{shown}</details>{everything}"
 
 
 def _show_dataset(

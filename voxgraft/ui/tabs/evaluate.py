@@ -56,10 +56,7 @@ RECOGNIZER_HELP = "Transcribes the speech. automatic: the built-in one, if it kn
 AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
 EXPORT_PATHS = PathFilter(mark="terms.json")
 TERM_KEYS = ("data_licence", "consent", "accept_terms")
-TERMS_NOT_STATED = (
-    "All three terms are required here. (The command line also asks for them; terms without an answer are marked as "
-    "not stated, and such an export cannot be published.)"
-)
+TERMS_NOT_STATED = "All three terms are required here: an export without them cannot be published."
 
 
 def build_evaluate_tab(context: PageContext) -> None:
@@ -76,7 +73,8 @@ def build_evaluate_tab(context: PageContext) -> None:
             )  # fmt: skip
         shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
         heard = gr.HTML(elem_id="evaluate-players")
-        outputs = [shown, language, heard]
+        judged = gr.HTML(elem_id="evaluate-checklist", elem_classes=["vg-live"])
+        outputs = [shown, language, heard, judged]
         context.on_change(lambda project: _open_evaluations(context, project), [chosen, *outputs], slow=True)
         context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
 
@@ -97,7 +95,8 @@ def build_evaluate_tab(context: PageContext) -> None:
             choices={"recognizer": recognizer_choices(context.roots)}, path_keys=("voices",),
         )  # fmt: skip
         with gr.Row():
-            form.add("model", sought=PROJECT_PATHS, default=lambda project: project, label="Model to evaluate")
+            form.add("model", sought=PROJECT_PATHS, default=lambda project: project, label="Model to evaluate",
+                     info="A run, a graft, or a checkpoint of the base's family.")  # fmt: skip
             form.add("max_sentences", label="Sentences per language")
             form.add("recognizer", info=RECOGNIZER_HELP)
             form.add("name", label="Name of the evaluation")
@@ -152,9 +151,9 @@ def _open_evaluations(context: PageContext, project: str) -> list[Any]:
 
 
 def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
-    """Scores, checklist and links; the languages that can be listened to."""
+    """Links and scores; the languages that can be listened to, players of the first; the checklist."""
     if not folder:
-        return [note_html("no evaluation yet"), gr.update(choices=[], value=None), ""]
+        return [note_html("no evaluation yet"), gr.update(choices=[], value=None), "", ""]
     try:
         place = context.roots.resolve_inside(folder)
         scores = read_json(place / "scores.json")
@@ -170,23 +169,26 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         word = str(scores["retention"]["word"])
         kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
         said += note_html(f"old languages, base speech logits with and without the graft: {word}", kind)
+        judged = ""
         for given in scores["checklist"]:
             texts = [str(given[key]) for key in ("name", "question", "answer", "found")]
             point = ChecklistItem(*texts)  # type: ignore[arg-type]
             kind = {"yes": "good", "no": "bad"}.get(point.answer, "unmeasured")
-            said += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
+            judged += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
         rows = []
         for row in scores["rows"]:
             values = {name: Score.from_json(score) for name, score in row["scores"].items()}
             rows.append(ScoreRow(row["language"], row["who"], row["title"], values))
         said += table_html(*tabulate_scores(rows))
-        return [said, gr.update(choices=languages, value=first), _report_players(context, folder, first)]
+        players = _report_players(context, folder, first)
+        return [said, gr.update(choices=languages, value=first), players, judged]
     except VoxgraftError as error:
-        return [error_html(error), gr.update(choices=[], value=None), ""]
+        return [error_html(error), gr.update(choices=[], value=None), "", ""]
     except (KeyError, TypeError, AttributeError):
         return [
             note_html(f"scores.json in {folder} was not written by voxgraft", "bad"),
             gr.update(choices=[], value=None),
+            "",
             "",
         ]
 
@@ -276,7 +278,7 @@ def build_export_tab(context: PageContext) -> None:
     with gr.Accordion("1. Export", open=True, elem_id="export-make"):
         gr.Markdown(
             "For the original program: *grown* speaks the old languages exactly as before, *merged* the new one. "
-            "*peft* is the adapter only, *graft* the small folder to share with other voxgraft users."
+            "*peft* is the adapter only, *graft* the small folder for others who use voxgraft."
         )
         form = CommandForm(context, "export", given=lambda project: {"model": project}, json=True)
         with gr.Row():
@@ -297,7 +299,10 @@ def build_export_tab(context: PageContext) -> None:
             )  # fmt: skip
             licence.placeholder, consent.placeholder = "CC BY 4.0", "all speakers have agreed in writing"
         terms = gr.HTML(elem_id="export-terms")
-        form.add("accept_terms", label="I pass on the terms of the base (required)")
+        form.add(
+            "accept_terms", label="I pass on the terms of the base (required)",
+            info="The licence of the base also applies to the export.",
+        )  # fmt: skip
         with gr.Accordion("More", open=False), gr.Row():
             form.add("output", sought=FOLDER_PATHS)
             form.add("overwrite")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import time
@@ -35,10 +36,19 @@ from voxgraft.ui.commands import (
     run_dataset_folder,
     run_language,
 )
-from voxgraft.ui.files import UPLOADS_FOLDER, file_stamp, modified_time, next_free_path
+from voxgraft.ui.files import file_stamp, modified_time, next_free_path
 from voxgraft.ui.forms import CommandForm
-from voxgraft.ui.html import NEEDED_CODE, action_button, audio_file_html, error_html, file_link, note_html
-from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
+from voxgraft.ui.html import (
+    NEEDED_CODE,
+    action_button,
+    audio_file_html,
+    error_html,
+    file_link,
+    label_flags,
+    note_html,
+    split_commands,
+)
+from voxgraft.ui.jobs import STAGE_BY_COMMAND, UPLOADS_FOLDER, ProjectJobs, UiJob, find_external_holder
 from voxgraft.ui.live import current_stage, go_stages, job_progress, journal_ends, progress_html
 from voxgraft.ui.page import ACTIONS_JS, PageContext, build_job_controls, start_job
 from voxgraft.ui.tabs.evaluate import SENTENCE_PATHS
@@ -63,6 +73,7 @@ STATE_WORDS = {
     "stale": ("↻", "out of date"),
     "running": ("▶", "running"),
     "failed": ("✗", "failed"),
+    "stopped": ("■", "stopped"),
     "blocked": ("✗", "needs you"),
     "next": ("●", "next"),
     "later": ("○", "later"),
@@ -102,7 +113,7 @@ def build_home_tab(context: PageContext) -> None:
                     form.add("when_changed", label="If settings changed after training")
                     form.add("reimport", label="Import changed sources again")
                 with gr.Row():
-                    form.add("train.steps", label="Training steps")
+                    form.add("train.steps", label="Training steps", info="Empty: as run.yaml says, else 10,000.")
                     form.add("max_sentences", label="Sentences per language (evaluation)")
                     form.add("sentences", sought=SENTENCE_PATHS, label="Sentence files (evaluation)")
 
@@ -131,6 +142,13 @@ def build_home_tab(context: PageContext) -> None:
         [view.shown, view.button],
     )
     context.on_change(lambda project: [spoken_html(context, project, {SAY_JOB: ""})], [said])
+
+    def clear_refusal(project: str, words: str | None) -> Any:
+        if not (words or "").strip():
+            return gr.skip()
+        return view.html(ProjectJobs(context.project_folder(project)).latest(SAY_JOB))
+
+    context.wire([text.input], clear_refusal, [context.project, text], [view.shown], trigger_mode="always_last")
 
     def act(event: gr.EventData) -> list[Any]:
         return context.open_project(str(getattr(event, "project", "")))
@@ -211,11 +229,8 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None, str]
     rows: dict[str, StageRow] = {
         one.name: StageRow(one.name, one.state, one.why, _done_at(folder, one)) for one in survey
     }
-    last = alive or max(jobs, key=lambda job: job.number, default=None)
-    if last is None:
-        return list(rows.values()), error, ""
-    stage = current_stage(last)
     if alive is not None:
+        stage = current_stage(alive)
         if alive.verb == "go":
             message = go_stages(alive)
             for name in rows:
@@ -230,9 +245,31 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None, str]
             why = words.words.removeprefix("train: ") if stage == "train" else go_stages(alive).get(stage, ("", ""))[1]
             rows[stage] = StageRow(stage, "running", why, left or format_duration(alive.seconds))
         return list(rows.values()), None, stage or words.words
-    if last.state in ("failed", "lost") and stage and rows[stage].state not in ("done", "blocked"):
-        rows[stage] = StageRow(stage, "failed", "see below", rows[stage].when)
+    state, stage = find_early_end(folder)
+    if stage and rows[stage].state not in ("done", "blocked"):
+        why = "see below" if state == "failed" else rows[stage].why
+        rows[stage] = StageRow(stage, state, why, rows[stage].when)
+        # The check before a training leaves nothing by which it could be known.
+        if rows["check"].state == "next" and stage == "train":
+            rows["check"] = StageRow("check", "done", "made before training; Continue repeats it")
     return list(rows.values()), error, ""
+
+
+def find_early_end(folder: Path) -> tuple[str, str]:
+    """How the newest job of a stage, or of `go`, has ended if not well (failed, stopped), and its stage; else empty."""
+    newest = ProjectJobs(folder).newest_by_command()
+    jobs = [job for verb, job in newest.items() if verb == "go" or verb in STAGE_BY_COMMAND]
+    last = max(jobs, key=lambda job: job.number, default=None)
+    state = {"failed": "failed", "lost": "failed", "stopped": "stopped"}.get(last.state, "") if last else ""
+    if last is None or not state or not (stage := current_stage(last)):
+        return "", ""
+    if state == "failed" and last.is_superseded:
+        return "", ""
+    # What was done since in a terminal counts more.
+    ended = float(last.read("exit.json").get("ended") or math.inf)
+    output = STAGE_OUTPUTS.get(stage)
+    is_redone = output is not None and modified_time(folder / output) > ended
+    return ("", "") if is_redone else (state, stage)
 
 
 # By run: its last survey.
@@ -294,12 +331,13 @@ def stages_html(rows: Sequence[StageRow]) -> str:
     items = []
     for row in rows:
         sign, words = STATE_WORDS[row.state]
-        current = ' aria-current="step"' if row.state in ("next", "running", "failed", "blocked") else ""
+        why = label_flags(split_commands(row.why)[0], "go")
+        current = ' aria-current="step"' if row.state in ("next", "running", "failed", "stopped", "blocked") else ""
         when = f'<small class="vg-when">{escape(row.when)}</small>' if row.when else ""
         items.append(
             f'<li class="vg-stage vg-{row.state}"{current}><b>{escape(row.name)}</b>'
             f'<span class="vg-state"><span aria-hidden="true">{sign}</span> {words}</span>'
-            f'<small title="{escape(row.why)}">{escape(row.why)}</small>{when}</li>'
+            f'<small title="{escape(why)}">{escape(why)}</small>{when}</li>'
         )
     return f'<ol class="vg-stages" aria-label="Stages">{"".join(items)}</ol>'
 
@@ -309,11 +347,15 @@ def _run_head_html(
 ) -> str:
     """Title of the open run, its stages, and one line that says what is next."""
     about = _describe_run(folder)
-    ahead = next((row for row in rows if row.state in ("next", "stale", "failed")), None)
+    ahead = next((row for row in rows if row.state in ("next", "stale", "failed", "stopped")), None)
     if running:
         words, kind = f"Running: {running}. You can close this page; the job continues.", "busy"
     elif error is not None:
         words, kind = "", ""
+    elif ahead is not None and ahead.state == "stopped":
+        words, kind = f"Stopped: {_describe_end(folder, ahead.name)}. Press Continue to resume.", "note"
+    elif ahead is not None and ahead.state == "failed":
+        words, kind = f"Failed: {_describe_end(folder, ahead.name)}. The reason is below.", "bad"
     elif ahead is not None:
         words, kind = f"Next: {ahead.name} ({ahead.why}). Press Continue.", "note"
     else:
@@ -323,6 +365,13 @@ def _run_head_html(
     if error is not None and needs_update(error):
         said += action_button("update", "Update run.yaml", elem_id="home-update", project=context.roots.short(folder))
     return f'<div class="vg-head">{title}</div>{stages_html(rows)}{said}'
+
+
+def _describe_end(folder: Path, stage: str) -> str:
+    """A stage that has not ended well, with the step if that is training."""
+    history = journal_ends(RunFolder(folder))
+    is_counted = stage == "train" and history.num_steps
+    return f"{stage}, step {history.last_step:,} of {history.num_steps:,}" if is_counted else stage
 
 
 def needs_update(error: VoxgraftError) -> bool:
@@ -413,13 +462,14 @@ def _card_html(context: PageContext, name: str, job: UiJob | None, *, is_open: b
         known = job_progress(folder, job)
         words = f"running: {known.words}"
         meter = progress_html(known.share, f"Progress of {name}") if known.share is not None else ""
+    elif (ended := find_early_end(folder))[0]:
+        words = f"{ended[0]}: {_describe_end(folder, ended[1])}"
     elif any(run.export.glob("*/terms.json")):
         words = "exported"
     elif any(run.eval.glob("*/scores.json")):
         words = "evaluated"
     elif history.steps:
-        ended = " (ended)" if history.ended else " (not running)"
-        words = f"trained: step {history.last_step:,} of {history.num_steps:,}{ended}"
+        words = f"trained: step {history.last_step:,} of {history.num_steps:,}"
     else:
         made = [stage for stage, output in STAGE_OUTPUTS.items() if (folder / output).exists()]
         words = f"{made[-1]} is done" if made else "new"

@@ -6,6 +6,7 @@ cures. Diagnose says what happened to a checkpoint and repairs it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from voxgraft.ui.files import (
 )
 from voxgraft.ui.forms import CommandForm, add_upload
 from voxgraft.ui.html import (
+    PAGE_TARGETS,
     action_button,
     details_html,
     file_link,
@@ -33,6 +35,7 @@ from voxgraft.ui.html import (
     job_html,
     note_html,
     table_html,
+    target_button,
 )
 from voxgraft.ui.jobs import ProjectJobs, UiJob
 from voxgraft.ui.page import ACTIONS_JS, JobView, PageContext, add_job_view, last_job_result, slug, start_job
@@ -54,6 +57,7 @@ CURE_COMMANDS: dict[str, tuple[str, str]] = {
 FOREIGN_NEEDS = {"a checkpoint", "an old config", "data of another trainer"}
 DIAGNOSABLE_PATHS = PathFilter(endings=CHECKPOINT_PATHS.endings, mark="run.yaml")
 VERDICT_KINDS = {"RESUME": "good", "REPAIR": "warn", "START FRESH": "bad"}
+BASE_CONFIG_HELP = "Config of the trainer that wrote the checkpoint, or a file with the command that started it."
 # More of them make the page slow; the report has all.
 MAX_FINDINGS = 30
 
@@ -91,7 +95,7 @@ def build_preflight_tab(context: PageContext) -> None:
         form = CommandForm(context, "check", json=True)
         with gr.Accordion("Also files of other trainers", open=False), gr.Row():
             form.add("checkpoint", sought=CHECKPOINT_PATHS)
-            form.add("base_config", sought=CONFIG_PATHS)
+            form.add("base_config", sought=CONFIG_PATHS, info=BASE_CONFIG_HELP)
             form.add("prepared", sought=FOLDER_PATHS)
         form.finish("Check")
         verdict = gr.HTML(elem_id="check-verdict", elem_classes=["vg-live"])
@@ -132,6 +136,16 @@ def _check_verdict(context: PageContext, project: str) -> list[Any]:
     if "error" in result:
         return [finding_html(result["error"], "check"), ""]
     findings = [item for item in result["findings"] if isinstance(item, dict)]
+    job = ProjectJobs(context.project_folder(project)).latest("check")
+    since = job.done_since if job is not None else set()
+    left = [item for item in findings if CURE_COMMANDS.get(str(item["code"]), ("",))[0] not in since]
+    left = [] if "go" in since else left
+    is_changed = job is not None and job.is_before_change
+    if findings and (is_changed or len(left) < len(findings)):
+        again = target_button(PAGE_TARGETS["check", ""], "Check again")
+        head = f'<div class="vg-note" role="status">checked before the last change{again}</div>'
+        shown = _findings_with_cures(left)
+        return [head, f"<details><summary>Findings before it</summary>{shown}</details>" if is_changed else shown]
     errors = sum(item["level"] == "error" for item in findings)
     if not result["fine"]:
         head = note_html(f"{errors} problem{'s' if errors != 1 else ''} to fix before training", "bad")
@@ -139,15 +153,20 @@ def _check_verdict(context: PageContext, project: str) -> list[Any]:
         head = note_html("no problems, but something is still missing: see below", "warn")
     else:
         head = note_html("ready to train", "good")
-    # Each finding with its cure, and a button if one command cures it.
-    shown, offered = [], set()
+    return [head, _findings_with_cures(findings)]
+
+
+def _findings_with_cures(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Each finding with its cure, and a button if one command cures it."""
+    shown: list[str] = []
+    offered: set[str] = set()
     for item in findings:
         verb, words = CURE_COMMANDS.get(str(item["code"]), ("", ""))
         is_new = bool(verb) and verb not in offered
         offered.add(verb)
         button = action_button("cure", words, elem_id=f"cure-{item['code']}", verb=verb) if is_new else ""
         shown.append(f'<div class="vg-finding">{finding_html(item, "check")}{button}</div>')
-    return [head, "".join(shown)]
+    return "".join(shown)
 
 
 def _coverage_html(context: PageContext, project: str) -> str:
@@ -198,7 +217,7 @@ def build_diagnose_tab(context: PageContext) -> None:
         with gr.Accordion("More inputs, transcription", open=False):
             with gr.Row():
                 form.add("texts", sought=TEXT_PATHS)
-                form.add("base_config", sought=CONFIG_PATHS)
+                form.add("base_config", sought=CONFIG_PATHS, info=BASE_CONFIG_HELP)
                 form.add("prepared", sought=FOLDER_PATHS)
                 form.add("family")
             form.add_all(("listen", "max_sentences", "seed"))
@@ -235,7 +254,10 @@ def _verdict_html(context: PageContext, found: dict[str, Any]) -> str:
     parts = [
         f'<div class="vg-note vg-{VERDICT_KINDS.get(word, "note")}"><span class="vg-word">{escape(word)}</span><br>'
         f"{escape(str(verdict['sentence']))}<br><small>{escape(str(verdict['reason']))}</small></div>",
-        *(note_html(f"on a command line: {command}") for command in verdict["commands"]),
+        *(
+            f"<details><summary>Command line</summary><small>{escape(str(command))}</small></details>"
+            for command in verdict["commands"]
+        ),
     ]
     if found["heard"]:
         rows = [(one["language"], one["who"], f"{100 * float(one['phone_error']):.1f} %") for one in found["heard"]]

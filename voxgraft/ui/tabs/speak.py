@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from html import escape
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ import gradio as gr
 
 from voxgraft.audio.files import AUDIO_SUFFIXES
 from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.languages import base_language
 from voxgraft.data.manifest import MANIFEST_NAME, read_manifest
 from voxgraft.evaluation.sentences import load_sentence_sets
 from voxgraft.models import resolve_base_family
 from voxgraft.models.base import Family
+from voxgraft.tokenizers import open_tokenizer
 from voxgraft.ui.commands import (
     CommandBuilder,
     find_command,
@@ -31,7 +35,6 @@ from voxgraft.ui.commands import (
 from voxgraft.ui.files import (
     FOLDER_PATHS,
     PROJECT_PATHS,
-    UPLOADS_FOLDER,
     PathFilter,
     file_stamp,
     move_uploads,
@@ -40,6 +43,8 @@ from voxgraft.ui.files import (
 )
 from voxgraft.ui.forms import CommandForm, add_upload
 from voxgraft.ui.html import (
+    NEEDED_CODE,
+    PAGE_TARGETS,
     audio_card_html,
     audio_cards_html,
     audio_file_html,
@@ -48,7 +53,9 @@ from voxgraft.ui.html import (
     finding_html,
     findings_html,
     note_html,
+    target_button,
 )
+from voxgraft.ui.jobs import UPLOADS_FOLDER, ProjectJobs
 from voxgraft.ui.page import PageContext, build_job_controls, last_job_result, start_job
 from voxgraft.ui.tabs.evaluate import SENTENCE_PATHS
 
@@ -81,6 +88,51 @@ def build_speak_tab(context: PageContext) -> None:
         )  # fmt: skip
         form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Model: a run")
         form.add("seed")
+    controls: list[Any] = []
+
+    def add_below() -> None:
+        """What was spoken comes first, so that it is in view; then the base alone, the voice and the rest."""
+        heard = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
+        context.on_change(lambda project: [spoken_html(context, project, SPEAKERS)], [heard])
+        controls.extend(build_job_controls(context, BASE_JOB, "Speak with the base", is_json=True, is_primary=False))
+        _offer_base(context, form, controls[1])
+        form.also_starts.append((controls[0], lambda *given: build_base_argv(context, form, *given)))
+        _add_voices(context, form)
+        with gr.Accordion("Advanced", open=False, elem_id="speak-advanced"):
+            _add_advanced(context, form)
+
+    form.finish("Speak", add_below=add_below)
+    # The same texts from the base alone, in its own job, and all sounds side by side.
+    alone, button = controls
+    context.wire(
+        [button.click],
+        lambda project, *values: start_job(
+            context, project, alone, lambda: build_base_argv(context, form, project, values)
+        ),
+        [context.project, *form.components],
+        [alone.shown, alone.button],
+    )
+
+
+def _offer_base(context: PageContext, form: CommandForm, button: Any) -> None:
+    """The button for the base alone, only while the chosen language is one that it speaks; else a note says why."""
+    note = gr.HTML(elem_id="speak-base-note", elem_classes=["vg-live"])
+    chosen = form.control("language").component
+
+    def offer(project: str, language: str | None) -> list[Any]:
+        spoken, code = run_base_languages(context.project_folder(project)), (language or "").strip()
+        if not spoken or not code or base_language(code) in spoken:
+            return [gr.update(visible=True), ""]
+        words = f"The base alone speaks {', '.join(spoken)}, not {code}. To hear it, choose one of these as language."
+        target = target_button(PAGE_TARGETS["speak", "language"])
+        return [gr.update(visible=False), f'<div class="vg-note" role="status">{escape(words)}{target}</div>']
+
+    context.on_project(lambda project: offer(project, run_language(context.project_folder(project))), [button, note])
+    context.wire([chosen.change], offer, [context.project, chosen], [button, note])
+
+
+def _add_voices(context: PageContext, form: CommandForm) -> None:
+    """The player of the chosen voice, and a voice of one's own."""
     with gr.Row(equal_height=False):
         shown = gr.HTML(elem_id="speak-voice-player", elem_classes=["vg-live"], min_width=280)
         with gr.Column(min_width=280):
@@ -96,49 +148,38 @@ def build_speak_tab(context: PageContext) -> None:
                 elem_id="speak-voice-record",
             )  # fmt: skip
     _wire_voices(context, form, own, recorded, shown, (view, hear))
-    with gr.Accordion("Advanced", open=False, elem_id="speak-advanced"):
-        with gr.Accordion("Sampling: temperature and more", open=False, elem_id="speak-drawing"):
-            form.add_all(("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_seconds"))
-        with gr.Accordion("Style: emotion, guidance, pauses", open=False, elem_id="speak-manner"):
-            with gr.Row():
-                form.add("exaggeration", info="Chatterbox: how strong the emotion is; 0.5 is its usual strength.")
-                form.add("guidance", label="Guidance (CFG, pace)")
-                form.add("emotion", sought=EMOTION_PATHS)
-                form.add("emotion_weight")
-            form.add_all(("split", "pause"))
-            emotion = "Upload a recording with the emotion to use (IndexTTS-2)"
-            add_upload(context, form, "emotion", emotion, EMOTION_PATHS.endings)
-        with gr.Accordion("Many texts at once, from a file", open=False, elem_id="speak-many"):
-            gr.Markdown("One text per line, or a table (tsv) with the columns text, language, voice and name.")
-            with gr.Row():
-                form.add("file", sought=SENTENCE_PATHS)
-                form.add("batch")
-            add_upload(context, form, "file", "Upload texts", (".txt", ".tsv"))
-        with gr.Accordion("Other models, outputs, device", open=False, elem_id="speak-more"):
-            with gr.Row():
-                form.add("variant")
-                form.add("step")
-                form.add("graft", sought=GRAFT_PATHS)
-                form.add("base", sought=FOLDER_PATHS)
-            with gr.Row():
-                form.add("output", sought=FOLDER_PATHS, info="NAME.wav for one file with everything, else a folder. "
-                         "Empty: a new folder in the project.")  # fmt: skip
-                form.add("codes", sought=PathFilter(endings=(".json", ".npy")))
-                for key in ("family", "device", "precision"):
-                    form.add(key)
-    form.finish("Speak")
-    # The same texts from the base alone, in its own job, and all sounds side by side.
-    alone, button = build_job_controls(context, BASE_JOB, "Speak with the base", is_json=True, is_primary=False)
-    context.wire(
-        [button.click],
-        lambda project, *values: start_job(
-            context, project, alone, lambda: build_base_argv(context, form, project, values)
-        ),
-        [context.project, *form.components],
-        [alone.shown, alone.button],
-    )
-    heard = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
-    context.on_change(lambda project: [spoken_html(context, project, SPEAKERS)], [heard])
+
+
+def _add_advanced(context: PageContext, form: CommandForm) -> None:
+    with gr.Accordion("Sampling: temperature and more", open=False, elem_id="speak-drawing"):
+        form.add_all(("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_seconds"))
+    with gr.Accordion("Style: emotion, guidance, pauses", open=False, elem_id="speak-manner"):
+        with gr.Row():
+            form.add("exaggeration", info="Chatterbox: how strong the emotion is; 0.5 is its usual strength.")
+            form.add("guidance", label="Guidance (CFG, pace)")
+            form.add("emotion", sought=EMOTION_PATHS)
+            form.add("emotion_weight")
+        form.add_all(("split", "pause"))
+        emotion = "Upload a recording with the emotion to use (IndexTTS-2)"
+        add_upload(context, form, "emotion", emotion, EMOTION_PATHS.endings)
+    with gr.Accordion("Many texts at once, from a file", open=False, elem_id="speak-many"):
+        gr.Markdown("One text per line, or a table (tsv) with the columns text, language, voice and name.")
+        with gr.Row():
+            form.add("file", sought=SENTENCE_PATHS)
+            form.add("batch")
+        add_upload(context, form, "file", "Upload texts", (".txt", ".tsv"))
+    with gr.Accordion("Other models, outputs, device", open=False, elem_id="speak-more"):
+        with gr.Row():
+            form.add("variant")
+            form.add("step")
+            form.add("graft", sought=GRAFT_PATHS)
+            form.add("base", sought=FOLDER_PATHS)
+        with gr.Row():
+            form.add("output", sought=FOLDER_PATHS, info="NAME.wav for one file with everything, else a folder. "
+                     "Empty: a new folder in the project.")  # fmt: skip
+            form.add("codes", sought=PathFilter(endings=(".json", ".npy")))
+            for key in ("family", "device", "precision"):
+                form.add(key)
 
 
 def _wire_voices(
@@ -187,6 +228,22 @@ def run_family(folder: Path) -> Family | None:
         if base is not None:
             return resolve_base_family(base, load_run_settings(folder).family)
     return None
+
+
+def run_base_languages(folder: Path) -> tuple[str, ...]:
+    """The languages that the run's base speaks; none if that is not known."""
+    family, base = run_family(folder), run_base_folder(folder)
+    with contextlib.suppress(VoxgraftError):
+        if family is not None and base is not None:
+            return _read_base_languages(family, base, file_stamp(family.files(base).tokenizer))
+    return ()
+
+
+@lru_cache(maxsize=16)
+def _read_base_languages(family: Family, base: Path, _stamp: str) -> tuple[str, ...]:
+    files = family.files(base)
+    rows = open_tokenizer(files.tokenizer).size + family.spare_rows
+    return tuple(family.describe(files, rows).languages)
 
 
 def named_voices(folder: Path) -> list[str]:
@@ -249,7 +306,7 @@ def build_voice_argv(context: PageContext, project: str, name: str | None) -> li
     family, base, known = run_family(folder), run_base_folder(folder), named_voices(folder)
     chosen = name or (known[0] if known else "")
     if family is None or base is None or chosen not in known:
-        raise ConfigError("ui-needed", "still needed: Voice (one that the base has by name)")
+        raise ConfigError(NEEDED_CODE, "still needed: Voice (one that the base has by name)")
     language = family.languages[0]
     sentences = load_sentence_sets([language], (), 2)
     text = sentences[language].sentences[0].text if language in sentences else "Hello."
@@ -262,6 +319,9 @@ def build_base_argv(context: PageContext, form: CommandForm, project: str, value
     """The argv for the base alone: the same texts, voice and sampling, without the graft."""
     folder = context.project_folder(project)
     typed = form.typed_values(values)
+    spoken, code = run_base_languages(folder), str(typed.get("language") or "").strip()
+    if spoken and code and base_language(code) not in spoken:
+        raise ConfigError(NEEDED_CODE, f"still needed: Language (one that the base speaks: {', '.join(spoken)})")
     base = typed.pop("base", None) or run_base_folder(folder)
     if base is None:
         raise ConfigError("config-missing", "`base` is not given: the run has no base yet")
@@ -276,7 +336,10 @@ def spoken_html(context: PageContext, project: str, speakers: Mapping[str, str])
     """The utterances of the newest jobs side by side; `speakers` says who speaks, by job."""
     folder = context.project_folder(project)
     found = {who: last_job_result(folder, verb) for verb, who in speakers.items()}
-    errors = [finding_html(one["error"], "speak") for one in found.values() if one and "error" in one]
+    # An error counts until something was spoken after it.
+    failed = [one for verb, one in zip(speakers, found.values(), strict=True) if one and "error" in one
+              and (job := ProjectJobs(folder).latest(verb)) is not None and not job.is_superseded]  # fmt: skip
+    errors = [finding_html(one["error"], "speak") for one in failed]
     spoken = {who: one["utterances"] for who, one in found.items() if one and "utterances" in one}
     longest = max((len(said) for said in spoken.values()), default=0)
     cards = []

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from voxgraft.core.files import is_folder
 from voxgraft.core.languages import canonical_language_code, find_exemplar, find_language_code
 from voxgraft.core.run import RUN_FILE
 from voxgraft.ui.commands import CommandBuilder, find_command, load_run_settings, run_command_in_process
-from voxgraft.ui.files import PROJECT_PATHS, UPLOADS_FOLDER, move_uploads, next_free_path, return_uploads
+from voxgraft.ui.files import PROJECT_PATHS, link_uploads, move_uploads, next_free_path, return_uploads
 from voxgraft.ui.html import NEEDED_CODE, error_html, finding_html
-from voxgraft.ui.jobs import JOBS_FOLDER, ProjectJobs
+from voxgraft.ui.jobs import JOBS_FOLDER, UPLOADS_FOLDER, ProjectJobs
 from voxgraft.ui.page import PageContext, add_page_target
-from voxgraft.ui.tabs.data import SOURCE_PATHS
+from voxgraft.ui.tabs.data import SOURCE_PATHS, sources_html
 from voxgraft.ui.tabs.model import find_bases
 
 BUILT_IN_BASE = "tiny"
+_SUBTITLE_LANGUAGE = re.compile(r"[._-]([A-Za-z]{2,3})\.(?:srt|vtt)$")
 DEMO_NAME, DEMO_LANGUAGE, DEMO_FOLDER = "demo", "am", "recordings"
 
 
@@ -67,6 +69,7 @@ def build_new_run(context: PageContext) -> None:
                     label="Training steps", elem_id="new-steps", placeholder="automatic",
                     info="Fewer are faster and worse. Empty: the default of the base.",
                 )  # fmt: skip
+            preview = gr.HTML(elem_id="new-preview", elem_classes=["vg-live"])
             state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
             start = gr.Button("Continue", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
     for key, component in (("language", language), ("base", base), ("sources", folder), ("run", name)):
@@ -76,6 +79,18 @@ def build_new_run(context: PageContext) -> None:
     quiet = {"show_progress": "minimal", "show_progress_on": [state]}
     context.wire([start.click], lambda *values: start_run(context, *values), inputs, outputs, **quiet)
     context.wire([demo.click], lambda: start_demo(context), [], outputs, **quiet)
+
+    # What was uploaded is counted and paired before anything is imported; an error goes when its value is there.
+    sources = [files, folder, language]
+    context.wire(
+        [files.change, folder.change, language.blur],
+        lambda *values: preview_sources(context, *values),
+        sources,
+        [preview],
+        trigger_mode="always_last",
+    )
+    edits = [files.change, folder.change, language.input, base.input, name.input, steps.input]
+    context.wire(edits, _shorten_error, [state, files, folder, language, base], [state], trigger_mode="always_last")
 
     def offer(project: str) -> list[Any]:
         bases = [context.roots.short(path) for path in find_bases(context.roots)]
@@ -97,11 +112,8 @@ def start_run(
     # A text in a fold that was never opened is None.
     language, name, steps = language or "", name or "", steps or ""
     try:
-        given = {"Recordings": files or folder, "Language": language.strip(), "Base": base}
-        if needed := [label for label, value in given.items() if not value]:
-            raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
-        word = language.strip()
-        code = (word if find_exemplar(word) else None) or canonical_language_code(word) or find_language_code(word)
+        _require_start(files, folder, language, base)
+        word, code = language.strip(), _find_code(language)
         named = name.strip() or re.sub(r"\W+", "-", word.lower()).strip("-")
         if not name.strip() and (context.roots.home / named).exists():
             named = next_free_path(context.roots.home / named).name
@@ -133,6 +145,46 @@ def start_run(
             raise ConfigError("config-value", f"`steps` is {steps!r}", expected="a whole number") from None
     except VoxgraftError as error:
         return [*[gr.skip()] * len(context.opener), error_html(error, "new"), gr.skip()]
+
+
+def _require_start(files: list[str] | None, folder: str | None, language: str | None, base: str | None) -> None:
+    given = {"Recordings": files or folder, "Language": (language or "").strip(), "Base": base}
+    if needed := [label for label, value in given.items() if not value]:
+        raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
+
+
+def _find_code(language: str) -> str | None:
+    """The code of a language that was typed as a name or a code."""
+    word = language.strip()
+    return (word if find_exemplar(word) else None) or canonical_language_code(word) or find_language_code(word)
+
+
+def _shorten_error(shown: str | None, *given: Any) -> Any:
+    """The error that is shown, without what was given since."""
+    if not shown:
+        return gr.skip()
+    try:
+        _require_start(*given)
+    except VoxgraftError as error:
+        return error_html(error, "new")
+    return ""
+
+
+def preview_sources(context: PageContext, files: list[str] | None, folder: str | None, language: str | None) -> str:
+    """How many recordings and texts were chosen, which belong together, and what has no partner."""
+    if not files and not folder:
+        return ""
+    code = _find_code(language or "")
+    try:
+        with tempfile.TemporaryDirectory() as made:
+            if files:
+                link_uploads(context.roots, files, Path(made))
+            place = Path(made) if files else context.roots.resolve_inside(folder or "")
+            # Before a language is named: that of the subtitles, so that `talk.am.srt` has its recording.
+            codes = (_SUBTITLE_LANGUAGE.search(path.name) for path in sorted(place.iterdir())) if not code else ()
+            return sources_html([place], code or next((found[1] for found in codes if found), ""))
+    except (VoxgraftError, OSError) as error:
+        return error_html(error, "new") if isinstance(error, VoxgraftError) else ""
 
 
 def start_demo(context: PageContext) -> list[Any]:

@@ -38,6 +38,7 @@ from voxgraft.ui.html import (
     findings_html,
     note_html,
     table_html,
+    warnings_html,
 )
 from voxgraft.ui.jobs import ProjectJobs, UiJob, find_external_holder
 from voxgraft.ui.live import MIN_TIMED_LINES, current_stage
@@ -153,7 +154,7 @@ def _add_settings(form: CommandForm, choice: Any) -> None:
     with gr.Row():
         choice.render()
         form.add("train.mode")
-        form.add("train.steps")
+        form.add("train.steps", info="Number of optimizer steps. Empty: 10,000, or as set by epochs.")
         form.add("train.epochs")
     for key in ("from_step", "fresh"):
         form.add(key).visible = "hidden"  # the list above sets both
@@ -229,6 +230,8 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
         return [{"project": project}, error_html(error), *nothing[4:], shown, gr.skip()]
     notes = note_html(holder[1], "warn") if holder else ""
     notes += differences_html(folder, job, history.num_steps) if at_work else ""
+    if job is not None and job.alive and job.verb == "go":  # a job of `train` shows its own
+        notes += warnings_html(job)
     try:
         bound = load_run_settings(folder).train.retention_bound
     except VoxgraftError:
@@ -353,8 +356,11 @@ def train_figures_html(status: TrainProgress, *, is_running: bool, bound: float 
     last = max(history.last_step, status.step)
     total = f" of {history.num_steps:,}" if history.num_steps else ""
     share = f" ({status.share:.0%})" if status.share is not None else ""
-    time_left = status.end_text or "not running; start it to continue"
+    label, time_left = "training", status.end_text or "not running"
+    if not is_running and last < history.num_steps:
+        time_left += "; Start training resumes it"
     if is_running:
+        label = "time left"
         # By the pace of the last lines, also of those before a resume.
         seconds = history.seconds_per_step() if len(history.steps) >= MIN_TIMED_LINES and history.num_steps else None
         time_left = "known after the first steps"
@@ -364,7 +370,7 @@ def train_figures_html(status: TrainProgress, *, is_running: bool, bound: float 
     found = [
         (f"state {at}".strip(), reason or "no measurements yet", STATE_STYLES.get(state, ("", "note"))[1]),
         ("step", f"{last:,}{total}{share}", "note"),
-        ("time left", time_left, "note"),
+        (label, time_left, "note"),
     ]
     for name in ("text", "voice"):
         if points := history.held_out(f"{name}_use"):
