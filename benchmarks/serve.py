@@ -1,13 +1,15 @@
 """Load of the speech server: continuous batching against one request at a time, side by side in one run.
 
-    python -m benchmarks.serve --clients 1 4 8                                   the tiny base with two grafts, on the CPU
-    python -m benchmarks.serve --family chatterbox --size full --device cuda --clients 1 8 32 64
+    python -m benchmarks.serve --clients 1 4 8                                   the tiny base, on the CPU
+    python -m benchmarks.serve --family chatterbox --size full --sound --device cuda --clients 1 8 32 64
 
-One base and a graft per language (random adapters), requests of all languages mixed. Each client sends its requests one
-after another. Throughput is seconds of audio per second; first audio is the time from a request to its first sentence.
-The peer is a server that takes one request after another, with the same models and the same decode loop as `speak`.
-Random weights never end by themselves, so every sentence has the same number of codes. A base without a vocoder is
-measured without one. Codes of each request are compared with those that it has alone.
+One base with three grafts (random adapters of the default rank), requests of all five languages mixed. Each client
+sends its requests one after another. Throughput is seconds of audio per second; first audio is the time from a request
+to its first sentence. The peer is a server that takes one request after another, with the same models and the same
+decode loop as `speak`. Its throughput does not depend on the clients, so it answers only the first of many requests:
+its time to first audio is then too short. Random weights never end by themselves, so every sentence has the same number
+of codes. A base without a vocoder is measured without one; `--sound` gives Chatterbox a full-size one. Codes of each
+request are compared with those that it has alone; where they differ, from which code on.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
+from tests.support.full_size import make_chatterbox
 from tests.support.synthesis import made_graft
 from tools.random_bases import make_random_base
 from voxgraft.config.commands import SpeakSettings
+from voxgraft.config.train_options import TrainPrecision
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip, Vocoder
 from voxgraft.server.scheduler import Scheduler, SpeechJob
@@ -42,9 +46,13 @@ from voxgraft.synthesis.inputs import ReferenceVoice, UtteranceRequest, VoiceLoa
 TEXTS = {
     "am": ("ሰላም ለዓለም። ቤቱ ትልቅ ነው።", "ቤቱ ትልቅ ነው።"),
     "ti": ("ሰላም ከመይ ኣለኻ።",),
+    "km": ("សិទ្ធិស្មើភាពគ្នា។",),
     "en": ("Bring me the blue cup. Take the red box.", "No, thank you."),
     "fr": ("Le pain est chaud. Bonjour.",),
 }
+
+
+GRAFTS, RANK = ("am", "ti", "km"), 32
 
 
 class SilentVocoder(Vocoder):
@@ -59,13 +67,20 @@ class SilentVocoder(Vocoder):
         return [np.zeros(len(own) * self._samples, np.float32) for own in codes]
 
 
-def open_tts(family_name: str, size: str, device: str, folder: Path) -> TTS:
+def open_tts(
+    family_name: str, size: str, device: str, precision: TrainPrecision | None, sound: bool, folder: Path
+) -> TTS:
     base = get_family(family_name).shipped_folder()
-    if base is None or size != "tiny":
+    if sound:
+        base = folder / "base"
+        make_chatterbox(base)
+    elif base is None or size != "tiny":
         base = folder / "base"
         make_random_base(family_name, base, size=size)  # type: ignore[arg-type]
-    grafts = [made_graft(folder, base, language, seed) for seed, language in enumerate(("am", "ti"), 3)]
-    models = open_synthesis_models(SpeakSettings(graft=tuple(grafts), base=base, family=family_name, device=device))
+    grafts = tuple(made_graft(folder, base, language, seed, rank=RANK) for seed, language in enumerate(GRAFTS, 3))
+    models = open_synthesis_models(
+        SpeakSettings(graft=grafts, base=base, family=family_name, device=device, precision=precision)
+    )
     if models.context.vocoder() is not None:
         return TTS(models)
     tts = TTS.__new__(TTS)
@@ -158,7 +173,7 @@ async def drive_one_by_one(
 
 def count_differences(
     tts: TTS, voice: ReferenceVoice, requests: Sequence[tuple[UtteranceRequest, SpeakSettings]]
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Sentences whose codes together are not those alone: in the batch itself, and by `speak --batch 1`."""
     scheduler = Scheduler(tts, {"x": voice}, batch=1, max_jobs=1)
     batch_of = scheduler._batches
@@ -182,11 +197,15 @@ def count_differences(
     together, alone = run([work]), run([[one] for one in work])
     engines = {id(one): _build_engine(one, read_style(batch=1), tts.vocoder) for one in tts.models.all}
     spoken = [engines[id(system)].run([request], "alone")[0].codes for request, system in work]
-    return {
-        "sentences": len(work),
-        "differ_from_alone_in_the_batch": sum(a != b for a, b in zip(together, alone, strict=True)),
-        "differ_from_speak": sum(a != b for a, b in zip(together, spoken, strict=True)),
-    }
+    report: dict[str, Any] = {"sentences": len(work), "codes": sum(map(len, together))}
+    for name, other in (("alone_in_the_batch", alone), ("speak", spoken)):
+        pairs = [(a, b) for a, b in zip(together, other, strict=True) if a != b]
+        # Sampling draws the same numbers, so one code that rounding changes is followed by other ones.
+        first = [next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(b)) for a, b in pairs]
+        report[f"differ_from_{name}"] = len(pairs)
+        if first:
+            report[f"first_code_that_differs_from_{name}"] = {"least": min(first), "median": statistics.median(first)}
+    return report
 
 
 def main() -> None:
@@ -196,20 +215,28 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--requests", type=int, default=4, help="of each client")
+    parser.add_argument("--peer-requests", type=int, default=32, help="at most, for one request at a time")
+    parser.add_argument("--precision", choices=get_args(TrainPrecision), help="default: as the server chooses")
+    parser.add_argument("--sound", action="store_true", help="Chatterbox at full size: with S3Gen, of random weights")
     parser.add_argument("--seconds", type=float, default=4.0, help="maximum length of a sentence")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.sound and (options.family, options.size) != ("chatterbox", "full"):
+        parser.error("--sound is for --family chatterbox --size full")
     with tempfile.TemporaryDirectory() as place:
-        tts = open_tts(options.family, options.size, options.device, Path(place))
-        voice = choose_voice(tts.models)
-        name = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.processor() or "cpu"
+        tts = open_tts(options.family, options.size, options.device, options.precision, options.sound, Path(place))
+        voice, on_cuda = choose_voice(tts.models), options.device.startswith("cuda")
+        name = torch.cuda.get_device_name() if on_cuda else platform.processor() or "cpu"
         found: dict[str, Any] = {
             "family": options.family,
             "size": options.size,
             "device": name,
             "torch": torch.__version__,
+            "precision": str(tts.models.context.dtype),
+            "grafts": len(tts.models.new_languages),
+            "languages": [language for language in TEXTS if language in tts.languages],
+            "vocoder": type(tts.vocoder).__name__,
         }
-        found["vocoder"] = type(tts.vocoder).__name__
         for clients in options.clients:
             requests = build_requests(tts, options.seconds, clients * options.requests)
             scheduler = Scheduler(tts, {"x": voice}, batch=max(options.clients), max_jobs=10_000)
@@ -217,11 +244,13 @@ def main() -> None:
             asyncio.run(drive(requests[:clients], clients, scheduler))  # compiles, captures, reserves
             together = asyncio.run(drive(requests, clients, scheduler))
             scheduler.stop()
-            one_by_one = asyncio.run(drive_one_by_one(requests, clients, tts, voice))
+            one_by_one = asyncio.run(drive_one_by_one(requests[: options.peer_requests], clients, tts, voice))
             ratio = round(together["audio_per_second"] / one_by_one["audio_per_second"], 2)
             found[f"{clients} clients"] = {"together": together, "one by one": one_by_one, "ratio": ratio}
             print(json.dumps({clients: found[f"{clients} clients"]}), flush=True)
         found["codes"] = count_differences(tts, voice, build_requests(tts, options.seconds, 24))
+        if on_cuda:
+            found["peak_memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     print(json.dumps(found, indent=1))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))

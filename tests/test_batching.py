@@ -133,9 +133,9 @@ def test_a_row_without_an_adapter_has_the_bits_of_the_base(speakers: SynthesisMo
         with torch.no_grad():
             own.gate.on = True  # type: ignore[union-attr]
             expected = plain(x)
-            choice.rows = torch.tensor([0, number, 0, 3 - number] * 2)
+            choice.choose(torch.tensor([0, number, 0, 3 - number] * 2))
             found = layer(x)
-            choice.rows = None
+            choice.choose(None)
             assert torch.equal(layer(x), expected)
             assert torch.equal(found[::2], expected[::2])
             assert torch.equal(found[3::4], expected[3::4]), "this layer has no adapter of the other model"

@@ -203,8 +203,8 @@ def wait_for_players(window: Window, part: str, count: int) -> None:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """One browser for all tests."""
+    """One browser for all tests here. It holds an event loop, so it must not outlive them: others run their own."""
     with chromium() as started:
         yield started

@@ -105,23 +105,23 @@ def codes_of(result: SpeakResult) -> dict[str, list[tuple[int, ...]]]:
     return {one.utterance.name: [piece.codes for piece in one.pieces] for one in result.said}
 
 
-def made_graft(folder: Path, base: Path, language: str, seed: int) -> Path:
+def made_graft(folder: Path, base: Path, language: str, seed: int, *, rank: int = 4) -> Path:
     """A graft of a language, with an adapter of random values, as a training of a few steps leaves it."""
     texts = Path(str(resources.files("voxgraft") / "assets" / "demo" / f"{language}.txt"))
     run = folder / f"run-{language}"
     create_run(NewSettings(run=run, base=base, language=language, texts=(texts,)))
     line = parse_command_line(["graft", str(run), f"--tokenizer.pieces={PIECES}"], COMMANDS)
     assert graft(cast(GraftSettings, resolve_settings(cast(CommandLine, line)))).exit_code == 0
-    give_adapter(run / "graft", base, seed)
+    give_adapter(run / "graft", base, seed, rank=rank)
     return run / "graft"
 
 
-def give_adapter(place: Path, base: Path, seed: int, strength: float = STRENGTH) -> None:
+def give_adapter(place: Path, base: Path, seed: int, strength: float = STRENGTH, *, rank: int = 4) -> None:
     """Put an adapter of random values into a graft."""
     card = read_graft_card(place)
     kind = get_family(card.family)
     model = load_model(kind, kind.files(base))
-    add_adapter(model, model.adapter_layers(), rank=4, alpha=4, seed=seed)
+    add_adapter(model, model.adapter_layers(), rank=rank, alpha=rank, seed=seed)
     draw = np.random.default_rng(seed)
     state = {
         name: tensor if name.endswith(".down") else tensor.new_tensor(strength * draw.standard_normal(tensor.shape))

@@ -321,7 +321,7 @@ async def read_body(request: Request, most: int) -> bytes:
 
 def create_app(scheduler: Scheduler, settings: ServeSettings, names: frozenset[str], key: str | None) -> App:
     """The whole interface behind its guard."""
-    page, policy = load_page()
+    page, policy = load_page(needs_key=key is not None)
     tts, created = scheduler.tts, int(time.time())
     stopped = RequestError(503, "not_running", "the server cannot speak any more and must be restarted")
 
@@ -429,9 +429,11 @@ class RequestGuard:
         return hmac.compare_digest(*digests) and kind.lower() == "bearer"
 
 
-def load_page() -> tuple[str, str]:
+def load_page(*, needs_key: bool) -> tuple[str, str]:
     """The page at `/`, and a policy that lets its own script and style run and nothing else."""
     page = resources.files("voxgraft").joinpath("server/page.html").read_text(encoding="utf-8")
+    if needs_key:  # the page asks for it at once, instead of after a refused request
+        page = page.replace('data-key=""', 'data-key="required"')
 
     def hashes(tag: str) -> str:
         found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
@@ -440,6 +442,6 @@ def load_page() -> tuple[str, str]:
 
     policy = (
         f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
-        "media-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "media-src blob:; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return page, policy

@@ -52,6 +52,8 @@ class DecodeRow:
     generator: torch.Generator
     num_positions: int
     """Of the prompt and the codes so far."""
+    is_open: bool = False
+    """Whether its model's adapter contributes."""
     codes: list[int] = field(default_factory=list)
     result: SynthesisResult | None = None
 
@@ -78,7 +80,7 @@ class DecodeBatch:
         self._first_position = code_position(self.model.spec, 0, stock=sampling.stock)
         self._max_codes = round_up(self.model.spec.max_codes, CODES_PER_CHECK)
         self.rows: list[DecodeRow] = []
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph | None] = {}
+        self._graphs: dict[tuple[int, int, bool], torch.cuda.CUDAGraph | None] = {}
         self._state, self._adapters, self._noise = self._allocate(self._pad_streams(1), CACHE_LENGTH_STEP)
         ids = torch.arange(self._state.logits.shape[1], device=self.model.device)
         self._unreadable = (ids >= self.model.spec.num_codes) & (ids != self.model.spec.speech_stop)
@@ -107,7 +109,7 @@ class DecodeBatch:
         is_open = system.gate is not None and system.is_open(request.language)
         self._adapters[stream * twice : (stream + 1) * twice] = self._numbers[id(system)] if is_open else NO_ADAPTER
         generator = torch.Generator(self.model.device).manual_seed(request.seed)
-        row = DecodeRow(request, system, generator, longest)
+        row = DecodeRow(request, system, generator, longest, is_open)
         self.rows.append(row)
         return row
 
@@ -128,7 +130,7 @@ class DecodeBatch:
                 own.exponential_(generator=row.generator)
         longest = max(row.num_positions for row in self.rows) + CODES_PER_CHECK
         length = min(round_up(longest, LENGTH_STEP), state.cache.length)
-        self._run_block(num_streams, length)
+        self._run_block(num_streams, length, is_open=any(row.is_open for row in self.rows))
         window = torch.arange(-CODES_PER_CHECK, 0, device=self.model.device)
         fresh = state.codes[:active].gather(1, state.num_generated[:active, None] + window).tolist()
         finished = []
@@ -172,9 +174,9 @@ class DecodeBatch:
 
     def _pad_streams(self, active: int) -> int:
         """On CUDA powers of two, so that few graphs serve all numbers; else a multiple that keeps a row's bits."""
-        return (
-            max(2, 1 << (active - 1).bit_length()) if self.model.device.type == "cuda" else round_up(active, ROW_STEP)
-        )
+        if self.model.device.type == "cuda":
+            return max(2, 1 << (active - 1).bit_length())
+        return round_up(active, ROW_STEP // self._rows_per_stream)
 
     def _allocate(self, num_streams: int, length: int) -> tuple[DecodeState, Tensor, Tensor]:
         """The state of so many streams, the number of each row's adapter, and room for draws."""
@@ -206,13 +208,16 @@ class DecodeBatch:
         self._state, self._adapters, self._noise = state, adapters, noise
         self._graphs.clear()
 
-    def _run_block(self, num_streams: int, length: int) -> None:
-        """All steps until the next check; on CUDA as a graph, from the second time on that a shape comes up."""
-        device, key = self.model.device.type, (num_streams, length)
+    def _run_block(self, num_streams: int, length: int, *, is_open: bool) -> None:
+        """All steps until the next check; on CUDA as a graph, from the second time on that a shape comes up.
+
+        Where no row is open, adapters are not computed: their rows would be dropped.
+        """
+        device, key = self.model.device.type, (num_streams, length, is_open)
         if device != "cuda" or key not in self._graphs:
             # The CPU's flash attention divides its work by the number of rows, and with it the order of its sums.
             with sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext():
-                self._run_steps(num_streams, length)
+                self._run_steps(num_streams, length, is_open=is_open)
             self._graphs |= {key: None} if device == "cuda" else {}
             return
         graph = self._graphs[key]
@@ -222,18 +227,18 @@ class DecodeBatch:
             graph = torch.cuda.CUDAGraph()
             # thread_local: the vocoder's thread may use the device meanwhile.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._run_steps(num_streams, length)
+                self._run_steps(num_streams, length, is_open=is_open)
             self._graphs[key] = graph
         graph.replay()
 
-    def _run_steps(self, num_streams: int, length: int) -> None:
+    def _run_steps(self, num_streams: int, length: int, *, is_open: bool) -> None:
         """`CODES_PER_CHECK` times: draw a code of each stream, feed it, compute the next logits. Nothing waits."""
         state, model, sampling, twice = self._state, self.model, self._sampling, self._rows_per_stream
         rows = num_streams * twice
         cache, logits = state.cache.view(rows, length), state.logits[:rows]
         heard, codes, stopped = state.heard[:num_streams], state.codes[:num_streams], state.stopped[:num_streams]
         num_generated = state.num_generated[:num_streams]
-        self._choice.rows = self._adapters[:rows]
+        self._choice.choose(self._adapters[:rows] if is_open else None)
         last_position = self._first_position + model.spec.max_codes - 1
         for at in range(CODES_PER_CHECK):
             own: Tensor = logits
@@ -269,7 +274,13 @@ class RowChoice:
     """The adapter of each row: 0 for none, else its number from 1 on. One for a whole model."""
 
     def __init__(self) -> None:
-        self.rows: Tensor | None = None  # [B]
+        self.choose(None)
+
+    def choose(self, rows: Tensor | None) -> None:
+        """For all steps until it is called again. Layers keep here what depends on the rows alone."""
+        self.rows = rows  # [B]
+        self.is_adapted = None if rows is None else (rows > NO_ADAPTER)[:, None]  # [B, 1]
+        self.scales: dict[int, Tensor] = {}
 
 
 class RowLoraLayer(nn.Module):
@@ -305,11 +316,13 @@ class RowLoraLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, I] -> [B, O]"""
         result: Tensor = self.plain(x)
-        rows = self._choice.rows
-        if rows is None:
+        choice = self._choice
+        if choice.rows is None or choice.is_adapted is None:
             return result
-        narrow = F.linear(x, self.down) * self.scales[rows]  # [B, R]
-        return torch.where((rows > NO_ADAPTER)[:, None], result + F.linear(narrow, self.up), result)
+        if (scale := choice.scales.get(id(self))) is None:
+            scale = choice.scales[id(self)] = self.scales[choice.rows]
+        narrow = F.linear(x, self.down) * scale  # [B, R]
+        return torch.where(choice.is_adapted, result + F.linear(narrow, self.up), result)
 
 
 @torch.no_grad()
