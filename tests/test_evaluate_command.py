@@ -19,7 +19,7 @@ from tests.support.evaluation import evaluated, in_order, parrot, settings_of
 from tests.support.run_folders import WholeRun, error_of, make_run
 from tools.random_bases import make_random_base
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, evaluate
+from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, score_model
 from voxgraft.evaluation.judge import Evaluation, compare_base_values, measure_retention
 from voxgraft.evaluation.report import SCORES_FORMAT, build_checklist, read_scores, summarize_retention
 from voxgraft.evaluation.scores import synthesize_sentences
@@ -280,7 +280,7 @@ def test_two_checkpoints_of_a_family_are_judged_against_each_other(tiny: WholeRu
 def evaluated_without_new(subject: Path, base: Path, folder: Path) -> Any:
     (folder / "en.txt").write_text("ha\nno\n", encoding="utf-8")
     words = [f"--base={base}", f"--output={folder / (subject.name + '-eval')}", f"--sentences={folder / 'en.txt'}"]
-    return evaluate(settings_of(str(subject), *words, "--languages=en", "--recognizer=none"))
+    return score_model(settings_of(str(subject), *words, "--languages=en", "--recognizer=none"))
 
 
 def test_what_cannot_be_judged_is_refused_with_a_cure(tiny: WholeRun, tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_sentences_that_training_has_had_are_named(tiny: WholeRun, tmp_path: Pat
     seen = open_clip_dataset(run.folder.data_set("train")).infos[0].text
     (tmp_path / "am.tsv").write_text(f"text\trare\n{seen}\t{seen.split()[0]}\nጅብ\tጅብ\n", encoding="utf-8")
     words = [f"--sentences={tmp_path / 'am.tsv'}", "--languages=en", "--max-sentences=2", "--recognizer=none"]
-    document = evaluate(settings_of(str(run.path), *words)).document
+    document = score_model(settings_of(str(run.path), *words)).document
     assert document["sentences"]["am"]["seen_in_training"] == [seen]
     assert document["sentences"]["am"]["rare_words_in_training"] == [seen.split()[0]]
     assert "not known" in document["sentences"]["en"]["training"]
@@ -333,7 +333,7 @@ def test_the_report_is_one_file_that_loads_nothing_and_shows_texts_as_texts(tiny
     (tmp_path / "am.txt").write_text("ሰላ\n", encoding="utf-8")
     words = [f"--sentences={tmp_path / name}" for name in ("en.txt", "am.txt")]
     listener = parrot(tmp_path, "<b>&")
-    result = evaluate(settings_of(str(run.path), *words, "--languages=en", f"--recognizer={listener}"))
+    result = score_model(settings_of(str(run.path), *words, "--languages=en", f"--recognizer={listener}"))
     assert sorted(path.name for path in result.folder.iterdir()) == [EVALUATION_REPORT_NAME, "scores.json"]
     page = (result.folder / EVALUATION_REPORT_NAME).read_text(encoding="utf-8")
     assert "<img" not in page

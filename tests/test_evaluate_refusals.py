@@ -16,7 +16,7 @@ from tests.support.run_folders import error_of
 from voxgraft.audio.files import encode_audio
 from voxgraft.core import progress
 from voxgraft.core.results import Table
-from voxgraft.evaluation.command import EvaluateResult, evaluate
+from voxgraft.evaluation.command import EvaluateResult, score_model
 
 
 def scores(result: EvaluateResult, language: str, who: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_a_sentence_that_cannot_be_said_counts_as_heard_empty_and_is_counted(
     (tmp_path / "am.txt").write_text("ሰላ\n", encoding="utf-8")
     words = [f"--sentences={tmp_path / name}" for name in ("en.txt", "am.txt")]
     listener = f"--recognizer={parrot(tmp_path, 'ha')}"
-    result = evaluate(
+    result = score_model(
         settings_of(
             str(tiny.folder.graft),
             f"--base={tiny.base}",
@@ -67,7 +67,7 @@ def test_a_span_without_an_end_is_refused_before_anything_is_spoken(fixtures: Fi
     (tmp_path / "am.txt").write_text("ሰላ [en]my\n", encoding="utf-8")
     words = (str(tiny.folder.graft), f"--base={tiny.base}", f"--output={tmp_path / 'out'}")
     settings = settings_of(*words, f"--sentences={tmp_path / 'am.txt'}", f"--recognizer={parrot(tmp_path, 'ha')}")
-    found = error_of(lambda: evaluate(settings))
+    found = error_of(lambda: score_model(settings))
     assert found.code == "text-span"
     assert "am.txt" in str(found.finding.where)
     assert not (tmp_path / "out").exists()

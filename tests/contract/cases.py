@@ -58,8 +58,12 @@ class Case:
         return made(model, np.random.default_rng(seed))
 
 
+CLONING_TINY = "tiny-cloning"
+"""The tiny family's second form: voices are vectors of recordings."""
+
+
 def case_of(name: str, base: Path) -> Case:
-    found = get_family(name)
+    found = get_family(name.partition("-")[0])
     return Case(found, found.files(base))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import EvaluateSettings
-from voxgraft.evaluation.command import EvaluateResult, evaluate
+from voxgraft.evaluation.command import EvaluateResult, score_model
 from voxgraft.models.base import Clip, Latents, Vocoder
 
 RATE, FRAME = 16_000, 640
@@ -110,4 +110,4 @@ def evaluated(subject: Path, folder: Path, *words: str, **flags: Any) -> Evaluat
     named = {"languages": "en", "recognizer": "none", **flags}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in named.items() if value is not None]
     sentences = [f"--sentences={path}" for path in short_sentences(texts)]
-    return evaluate(settings_of(str(subject), *sentences, *options, *words))
+    return score_model(settings_of(str(subject), *sentences, *options, *words))

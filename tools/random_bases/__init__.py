@@ -45,6 +45,8 @@ class RandomBaseSize:
     dtype: RandomDtype = "F32"
     sentencepiece: Literal["unigram", "bpe"] = "unigram"
     """Kind of tokenizer, for families whose tokenizer is a SentencePiece model."""
+    voice_vector: int = 0
+    """Numbers of a voice vector, for tiny bases that clone voices; 0: voices by name."""
 
 
 def random_blocks(name: str, shape: Shape, seed: int) -> Iterator[NDArray[np.float32]]:

@@ -28,6 +28,7 @@ from voxgraft.models.tiny.family import (
     TOKENIZER_NAME,
     Tiny,
     TinyTextFrontend,
+    write_voice_vectors,
     write_voices,
 )
 
@@ -102,6 +103,8 @@ RANDOM_SIZES = {
     "small": RandomBaseSize(width=128, layers=4, pieces=160),
     "full": RandomBaseSize(width=SHIPPED_SIZE.width, layers=SHIPPED_SIZE.layers, pieces=SHIPPED_SIZE.text_rows),
 }
+# A base whose voices are vectors of recordings.
+CLONING_SIZE = replace(RANDOM_SIZES["tiny"], voice_vector=16)
 MIN_CHARACTER_COUNT = 20
 
 
@@ -116,25 +119,37 @@ def random_t3_size(size: RandomBaseSize) -> T3Size:
         layers=size.layers,
         mlp=mlp,
         heads=heads,
-        speaker_width=len(RANDOM_SPEAKERS),
+        speaker_width=size.voice_vector or len(RANDOM_SPEAKERS),
     )
 
 
 def _write_side_files(folder: Path, size: RandomBaseSize) -> None:
     write_json(folder / TOKENIZER_NAME, build_tokenizer_json(_training_texts(), size.pieces, MIN_CHARACTER_COUNT))
-    write_voices(folder, RANDOM_SPEAKERS)
+    if size.voice_vector:
+        write_voice_vectors(folder, size.voice_vector, _random_vectors(size.voice_vector))
+    else:
+        write_voices(folder, RANDOM_SPEAKERS)
     card = {"family": Tiny.name, "what": "random weights, which cannot speak", "licence": Tiny.licence}
     write_json(folder / CARD_NAME, card)
-    _write_random_codec(folder / CODEC_NAME)
+    _write_random_codec(folder / CODEC_NAME, size.voice_vector)
 
 
-def _write_random_codec(path: Path) -> None:
+def _random_vectors(width: int) -> dict[str, list[float]]:
+    """Two named voices."""
+    vectors = np.random.default_rng(0).standard_normal((2, width))
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return {name: vector.tolist() for name, vector in zip(RANDOM_SPEAKERS, units, strict=False)}
+
+
+def _write_random_codec(path: Path, voice_vector: int) -> None:
     """A narrow codec of random weights: neither its codes nor its sound mean anything."""
     import torch
 
     from voxgraft.models.tiny.model import TinyCodec, TinyCodecConfig
 
     narrow = TinyCodecConfig(RANDOM_SPEAKERS, encoder_width=32, decoder_width=32, voice_width=32)
+    if voice_vector:
+        narrow = replace(narrow, speakers=(), voice_vector=voice_vector, speaker_width=32, speaker_blocks=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         codec = TinyCodec(narrow)
@@ -166,4 +181,7 @@ def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
     from voxgraft.models.tiny.model import TinyCondition, TinyT3
 
     assert isinstance(model, TinyT3)
+    if model.clones_voices:
+        vector = draw.standard_normal(model.size.speaker_width)
+        return TinyCondition((vector / np.linalg.norm(vector)).astype(np.float32))
     return TinyCondition(draw.integers(0, model.size.speaker_width, 1))

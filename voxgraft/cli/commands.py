@@ -81,7 +81,7 @@ HELP_PANELS = {
     "Start": ("demo", "doctor", "new", "go", "check", "train", "speak", "ui"),
     "Data": ("data", "prepare"),
     "Train": ("graft", "tokenizer", "plot", "clean"),
-    "Evaluate": ("evaluate", "compare"),
+    "Evaluate": ("evaluate", "compare", "preference"),
     "Use and share": ("serve", "export", "push", "pull", "download", "companion"),
     "Inspect and repair": ("show", "diagnose", "repair", "extend", "update"),
 }
@@ -100,6 +100,7 @@ EXAMPLES = {
     "serve": "voxgraft serve runs/amharic",
     "evaluate": "voxgraft evaluate runs/amharic --recognizer whisper:small",
     "compare": "voxgraft compare runs/amharic runs/other",
+    "preference": "voxgraft preference runs/amharic/eval/default-listening anna.json ben.json",
     "export": "voxgraft export runs/amharic --to chatterbox",
     "push": "voxgraft push runs/amharic/export/graft amharic.zip",
     "pull": "voxgraft pull amharic.zip",
@@ -138,7 +139,7 @@ RARE_SETTINGS = frozenset(
     train.speech_weight train.text_dropout train.emotion_from train.compile train.deterministic train.log_every
     train.tensorboard train.sample_sound train.recognizer train.min_delta train.min_steps train.kl_weight
     train.retention_bound train.interpolate
-    players name dtype copy_files fingerprint hash batch_seconds points worse names
+    listening_pairs players name dtype copy_files fingerprint hash batch_seconds points worse names
     """.split()
 )
 
@@ -256,6 +257,13 @@ COMMANDS = (
         "voxgraft.evaluation.command:compare",
         "Compare evaluated runs: improvement in the new language and degradation in old ones, as a chart and a table.",
         positional=("runs",),
+    ),
+    CliCommand(
+        "preference",
+        commands.PreferenceSettings,
+        "voxgraft.evaluation.listening:preference",
+        "Compute which system people prefer, from answers to a listening test (`evaluate --listening-test`).",
+        positional=("test", "answers"),
     ),
     CliCommand(
         "export",

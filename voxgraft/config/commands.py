@@ -243,6 +243,10 @@ class PlotSettings(Settings):
     """Replace existing files. Those in a run folder are always replaced."""
 
 
+# What `--listening-against` may be besides a folder.
+LISTENING_BASE, LISTENING_RECORDINGS = "base", "recordings"
+
+
 class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
@@ -274,8 +278,25 @@ class EvaluateSettings(Settings):
     """Number of sentences per language that get audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
+    listening_test: bool = False
+    """Write a blind A/B page for people instead of scores. Default folder: eval/NAME-listening in the run."""
+    listening_against: str = LISTENING_BASE
+    """Second system of the page: base, recordings (held-out originals), or a folder: another model or recordings."""
+    listening_pairs: int = Field(20, ge=2, le=200)
+    """Number of pairs on the page, shared evenly by the languages."""
     device: ComputeDevice = None
     precision: ComputePrecision = None
+
+
+class PreferenceSettings(Settings):
+    """A listening test and its answers."""
+
+    test: Path
+    """Folder that `evaluate --listening-test` wrote; it contains key.json."""
+    answers: tuple[Path, ...] = Field(min_length=1)
+    """JSON files that the page saved, one per rater."""
+    seed: int = Field(0, ge=0, le=MAX_SEED)
+    """Seed of the confidence intervals."""
 
 
 class CompareSettings(Settings):

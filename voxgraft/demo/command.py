@@ -45,7 +45,7 @@ from voxgraft.demo.data import (
     load_bundled_clips,
     read_codes_metadata,
 )
-from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, EvaluateResult, evaluate
+from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, EvaluateResult, score_model
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_CODEC, WHO_RECORDINGS, WHO_SHUFFLED
 from voxgraft.evaluation.report import format_with_interval, summarize_retention
 from voxgraft.evaluation.scores import measure_title
@@ -590,7 +590,7 @@ class DemoRunner:
         other = {name: value for name, value in values.items() if value != getattr(usual, name)}
         flags = " ".join(f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in other.items())
         with self._run_command("evaluate", flags):
-            return evaluate(EvaluateSettings(model=self.run.path, **other))
+            return score_model(EvaluateSettings(model=self.run.path, **other))
 
     def export(self) -> Path:
         """Export the graft to share: tokenizer, trained rows, the adapter in PEFT's format, and its terms."""

@@ -1,6 +1,7 @@
 """The commands `evaluate` and `compare`.
 
-`evaluate` opens a run, graft or checkpoint, compares it with its base, and writes scores.json and a report. `compare`
+`evaluate` opens a run, graft or checkpoint, compares it with its base, and writes scores.json and a report, or a blind
+listening test. `compare`
 draws several evaluated runs in one picture: what they learned (x) against what it cost (y).
 """
 
@@ -24,7 +25,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from voxgraft import __version__
 from voxgraft.config.base import parse_settings, read_settings_values
-from voxgraft.config.commands import CompareSettings, ComparisonMetric, EvaluateSettings
+from voxgraft.config.commands import (
+    LISTENING_BASE,
+    LISTENING_RECORDINGS,
+    CompareSettings,
+    ComparisonMetric,
+    EvaluateSettings,
+)
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, FileError, GraftError
 from voxgraft.core.files import (
@@ -52,6 +59,7 @@ from voxgraft.evaluation.judge import (
     score_codec_clips,
     score_recordings,
 )
+from voxgraft.evaluation.listening import ListeningTestResult, write_listening_test
 from voxgraft.evaluation.report import (
     SCORES_NAME,
     ChecklistItem,
@@ -65,7 +73,10 @@ from voxgraft.evaluation.report import (
 )
 from voxgraft.evaluation.scores import (
     SCORE_MEASURES,
+    ReferenceRecording,
     Score,
+    SpeechRenderer,
+    Transcriber,
     choose_eval_voices,
     format_score,
     measure_title,
@@ -86,6 +97,8 @@ from voxgraft.evaluation.sentences import (
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
 from voxgraft.graft.folder import MERGED_CARD_NAME, load_graft
 from voxgraft.synthesis.engine import (
+    ModelContext,
+    SpeakingModel,
     open_base_model,
     open_checkpoint_model,
     open_grafted_model,
@@ -93,7 +106,7 @@ from voxgraft.synthesis.engine import (
     open_model_context,
     open_run_model,
 )
-from voxgraft.synthesis.inputs import add_recordings
+from voxgraft.synthesis.inputs import ReferenceVoice, add_recordings
 from voxgraft.training.plots import (
     COLORS,
     DOTS_PER_INCH,
@@ -147,8 +160,35 @@ class EvaluateResult:
         return [*lines, f"scores: {self.folder / SCORES_NAME}", f"report: {self.folder / EVALUATION_REPORT_NAME}"]
 
 
-def evaluate(settings: EvaluateSettings) -> EvaluateResult:
-    """Compare a run, a graft, a merged model or a checkpoint with its base."""
+@dataclass(frozen=True, slots=True)
+class EvaluationSubject:
+    """What is evaluated, opened: the base, the model, sentences, voices and sound."""
+
+    path: Path
+    kind: str
+    """run, graft, merged or checkpoint."""
+    run: RunFolder
+    run_settings: RunSettings | None
+    context: ModelContext
+    held_out: HeldOutData
+    base: SpeakingModel
+    after: SpeakingModel
+    sets: dict[str, SentenceSet]
+    originals: dict[str, list[ReferenceRecording]]
+    voices: list[ReferenceVoice]
+    sound: SpeechRenderer
+    transcriber: Transcriber
+    folder: Path
+    """Of the results; it is not created yet."""
+
+
+def evaluate(settings: EvaluateSettings) -> EvaluateResult | ListeningTestResult:
+    """Compare a run, a graft, a merged model or a checkpoint with its base, by measurements or by ear."""
+    return create_listening_test(settings) if settings.listening_test else score_model(settings)
+
+
+def _open_subject(settings: EvaluateSettings) -> EvaluationSubject:
+    """Open everything that can be refused before the first sentence is spoken, which takes minutes."""
     path = require_folder(settings.model)
     run = RunFolder(path)
     run_settings: RunSettings | None = None
@@ -167,37 +207,32 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             "config-missing", "`base` is not given", where=run.settings if run_settings else path, cure=cure
         )
     context = open_model_context(base_folder, family, settings.device, settings.precision)
-    history: History | None = None
     held_out = HeldOutData(why={"": NO_RUN_REASON}, seed=settings.seed)
     if run_settings is not None:
         kind, graft = "run", load_graft(run.graft)
         held_out = open_held_out_data(run, run_settings, context.family, context.files, graft)
-        journal = RunJournal(run.journal).read()
-        history = History.of(journal) if journal else None
     else:
-        cards = {"graft": GRAFT_CARD, "merged": MERGED_CARD_NAME}
-        kind = next((kind for kind, name in cards.items() if is_file(path / name)), "checkpoint")
+        kind = _detect_kind(path)
     if settings.output is not None and (is_folder(settings.output) or is_file(settings.output)):
         cure = "choose another folder with --output."
         raise FileError("file-exists", f"{settings.output.name} exists already", where=settings.output, cure=cure)
     if settings.output is None and run_settings is None:
         found = f"{path.name} is a {kind}, and the output folder is not set"
         raise ConfigError("config-missing", found, expected="--output FOLDER")
-    folder = settings.output or run.eval / settings.name
-    named = settings.recognizer or (run_settings.evaluate.recognizer if run_settings else None)
+    name = f"{settings.name}-listening" if settings.listening_test else settings.name
+    folder = settings.output or run.eval / name
+    if settings.listening_test and is_folder(folder):
+        # Answers that people still send are worthless without its key.
+        cure = "choose another --name, or move that folder."
+        raise FileError("file-exists", f"{folder.name} has a listening test already", where=folder, cure=cure)
 
-    # Everything that can be refused is opened before the first sentence is spoken, which takes minutes.
     base = open_base_model(context)
     if kind == "run":
         after = open_run_model(context, run, graft, settings.variant, settings.step)
-    elif kind == "graft":
-        after = open_grafted_model(context, load_graft(path))
-    elif kind == "merged":
-        after = open_merged_model(context, path)
     else:
-        after = open_checkpoint_model(context, path, settings.language)
+        after = _open_model(context, kind, path, settings.language)
     new_language = after.text_encoder.language
-    transcriber = open_transcriber(named, new_language)
+    transcriber = open_transcriber(_recognizer_setting(settings, run_settings), new_language)
     sets = _load_sentence_sets(
         settings, context.languages(), new_language, run if run_settings else None, run_settings, held_out
     )
@@ -205,6 +240,72 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         for sentence in sentence_set.sentences:
             after.text_encoder.require_spans(sentence.text, sentence_set.source)
     originals = {language: read_sentence_recordings(sentence_set.sentences) for language, sentence_set in sets.items()}
+    clips = held_out.sets.get(new_language or "") or held_out.all_sets
+    voices = choose_eval_voices(base, context.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
+    sound = open_speech_renderer(context)
+    voices = add_recordings(voices, held_out.recordings, sound.vocoder)
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
+    parts = (path, kind, run, run_settings, context, held_out, base, after, sets, originals, voices, sound, transcriber)
+    return EvaluationSubject(*parts, folder)
+
+
+def _detect_kind(path: Path) -> str:
+    """Of a model's folder that is no run: graft, merged or checkpoint."""
+    cards = {"graft": GRAFT_CARD, "merged": MERGED_CARD_NAME}
+    return next((kind for kind, name in cards.items() if is_file(path / name)), "checkpoint")
+
+
+def _open_model(context: ModelContext, kind: str, path: Path, language: str | None) -> SpeakingModel:
+    """A model that is no run."""
+    if kind == "graft":
+        return open_grafted_model(context, load_graft(path))
+    if kind == "merged":
+        return open_merged_model(context, path)
+    return open_checkpoint_model(context, path, language)
+
+
+def _recognizer_setting(settings: EvaluateSettings, run_settings: RunSettings | None) -> str | None:
+    return settings.recognizer or (run_settings.evaluate.recognizer if run_settings else None)
+
+
+def create_listening_test(settings: EvaluateSettings) -> ListeningTestResult:
+    """Write a blind page on which people compare the model with its base, another model or recordings."""
+    subject = _open_subject(settings)
+    other: SpeakingModel | Path | None = subject.base
+    if settings.listening_against == LISTENING_RECORDINGS:
+        other = None
+    elif settings.listening_against != LISTENING_BASE:
+        path = require_folder(Path(settings.listening_against))
+        if is_file(RunFolder(path).settings):
+            other = open_run_model(subject.context, RunFolder(path), load_graft(RunFolder(path).graft), None, None)
+        elif _detect_kind(path) == "checkpoint" and any(path.glob("*.txt")):
+            other = path
+        else:
+            other = _open_model(subject.context, _detect_kind(path), path, settings.language)
+    return write_listening_test(
+        subject.folder,
+        subject.after,
+        other,
+        subject.sets,
+        subject.originals,
+        subject.voices,
+        subject.sound,
+        pairs=settings.listening_pairs,
+        seed=settings.seed,
+    )
+
+
+def score_model(settings: EvaluateSettings) -> EvaluateResult:
+    """Measure a run, a graft, a merged model or a checkpoint against its base, and write the report."""
+    subject = _open_subject(settings)
+    path, kind, run, run_settings = subject.path, subject.kind, subject.run, subject.run_settings
+    context, base, after, held_out = subject.context, subject.base, subject.after, subject.held_out
+    sets, originals, voices, sound = subject.sets, subject.originals, subject.voices, subject.sound
+    transcriber, folder = subject.transcriber, subject.folder
+    named = _recognizer_setting(settings, run_settings)
+    new_language = after.text_encoder.language
+    journal = RunJournal(run.journal).read() if run_settings is not None else []
+    history = History.of(journal) if journal else None
     if settings.recordings and new_language is None:
         found = f"recordings are given, but {after.name} has no new language"
         raise ConfigError("evaluate-language", found, expected="--language")
@@ -215,11 +316,6 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         mark = score_recordings(
             originals.get(new_language or "", ()), transcriber, settings.seed, ORIGINAL_RECORDINGS_TITLE
         )
-    clips = held_out.sets.get(new_language or "") or held_out.all_sets
-    voices = choose_eval_voices(base, context.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
-    sound = open_speech_renderer(context)
-    voices = add_recordings(voices, held_out.recordings, sound.vocoder)
-    sound = sound.restrict_to_voices([voice.clip for voice in voices])
     encoder = open_voice_encoder(base, context, voices)
 
     parts = (base, after, sets, voices, sound, transcriber, encoder, held_out)

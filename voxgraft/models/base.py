@@ -273,7 +273,7 @@ class Family(ABC):
     run_defaults: ClassVar[dict[str, Any]] = {}
     """Training settings that a new run of this family begins with, where they are not the usual ones."""
     clones_voices: ClassVar[bool] = True
-    """Whether any recording lends its voice; else only voices that the base has by name."""
+    """Whether bases of this family clone voices as a rule; `can_clone_voices` says it of one base."""
     licence: ClassVar[str]
     """What the base's licence passes on to a graft, in one sentence."""
 
@@ -363,6 +363,10 @@ class Family(ABC):
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:  # noqa: ARG002 (of families with voices by name)
         """Voices that lie in the base folder, by name; none where every voice is a recording."""
         return {}
+
+    def can_clone_voices(self, files: BaseFiles) -> bool:  # noqa: ARG002 (of families whose bases differ)
+        """Whether any recording lends its voice; else only voices that the base has by name."""
+        return self.clones_voices
 
     def voice(self, files: BaseFiles, name: str) -> Clip:
         """One of `voices`; an error that names those that exist."""

@@ -16,6 +16,7 @@ from voxgraft.core.run import RUN_FILE
 
 if TYPE_CHECKING:
     from voxgraft.evaluation.command import EvaluateResult
+    from voxgraft.evaluation.listening import ListeningTestResult
     from voxgraft.graft.command import GraftResult
     from voxgraft.pipeline.train import TrainResult
 
@@ -34,7 +35,7 @@ def train(run: str | Path, **settings: Any) -> TrainResult:
     return command(_read_run(TrainCommandSettings, run, settings))
 
 
-def evaluate(model: str | Path, **settings: Any) -> EvaluateResult:
+def evaluate(model: str | Path, **settings: Any) -> EvaluateResult | ListeningTestResult:
     """Compare a run, a graft or a checkpoint with its base, and write the report."""
     from voxgraft.evaluation.command import evaluate as command
 

@@ -352,15 +352,15 @@ class VoiceLoader:
 
     def _load_voice(self, name: str) -> ReferenceVoice:
         context = self.speakers.context
-        own = context.family.voices(context.files)
+        own, clones_voices = context.family.voices(context.files), context.family.can_clone_voices(context.files)
         is_recording = is_file(Path(name)) or Path(name).suffix.lower() in RECORDING_SUFFIXES
-        if name not in own and not context.family.clones_voices and is_recording:
+        if name not in own and not clones_voices and is_recording:
             found = f"{context.family.name} has fixed voices and cannot clone the recording {name}"
             expected = f"one of {', '.join(own)}"
             cloning = ", ".join(name for name in family_names() if get_family(name).clones_voices)
             cure = f"choose one of these names, or speak with a base that clones voices ({cloning})."
             raise ConfigError("voice-unknown", found, expected=expected, where=context.files.folder, cure=cure)
-        if name in own or not context.family.clones_voices:
+        if name in own or not clones_voices:
             return ReferenceVoice(name, context.family.voice(context.files, name))
         if not is_file(Path(name)):
             raise unknown_voice_error(name, own, context.files.folder)

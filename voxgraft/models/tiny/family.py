@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import FileError
@@ -130,24 +130,65 @@ _CHARACTER_FILTER = _CharacterFilter()
 
 VOICES_NAME = "voices.json"
 VOICES_FORMAT = "voxgraft-voices-1"
+# With vectors of a speaker encoder instead of numbers: such a base clones voices.
+VOICE_VECTORS_FORMAT = "voxgraft-voices-2"
 
 
-def read_voices(folder: Path) -> tuple[str, ...]:
-    """Names of the speakers, by their numbers."""
+class TinyVoices(NamedTuple):
+    """The voices that a base has by name, by their numbers or with their vectors."""
+
+    names: tuple[str, ...]
+    width: int = 0
+    """Numbers of a vector; 0: voices are a table."""
+    vectors: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def clones_voices(self) -> bool:
+        """Whether any recording lends its voice."""
+        return self.width > 0
+
+
+def read_voices(folder: Path) -> TinyVoices:
+    """The voices of a base folder."""
     path = require_file(folder / VOICES_NAME)
     document = read_json(path)
-    names = document.get("speakers") if isinstance(document, dict) and document.get("format") == VOICES_FORMAT else None
+    found = document if isinstance(document, dict) else {}
+    if found.get("format") == VOICE_VECTORS_FORMAT:
+        return _read_voice_vectors(found, path)
+    names = found.get("speakers") if found.get("format") == VOICES_FORMAT else None
     named = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
     if not named or not names or len(set(names)) != len(names):
-        found = f"{VOICES_NAME} contains no table of speakers"
+        what = f"{VOICES_NAME} contains no table of speakers"
         expected = f'{{"format": "{VOICES_FORMAT}", "speakers": [different names]}}'
-        raise FileError("voices-broken", found, expected=expected, where=path)
-    return tuple(names)
+        raise FileError("voices-broken", what, expected=expected, where=path)
+    return TinyVoices(tuple(names))
+
+
+def _read_voice_vectors(document: Mapping[str, Any], path: Path) -> TinyVoices:
+    width, voices = document.get("width"), document.get("voices")
+    is_whole = isinstance(width, int) and width > 0 and isinstance(voices, dict) and all(voices)
+    is_whole = is_whole and all(
+        isinstance(vector, list) and len(vector) == width and all(type(number) is float for number in vector)
+        for vector in voices.values()  # type: ignore[union-attr]
+    )
+    if not is_whole:
+        expected = f'{{"format": "{VOICE_VECTORS_FORMAT}", "width": V, "voices": {{name: [V numbers]}}}}'
+        raise FileError("voices-broken", f"{VOICES_NAME} contains no voice vectors", expected=expected, where=path)
+    assert isinstance(width, int)
+    assert isinstance(voices, dict)
+    return TinyVoices(tuple(voices), width, tuple(tuple(vector) for vector in voices.values()))
 
 
 def write_voices(folder: Path, speakers: Sequence[str]) -> None:
     """Write the table, whole or not at all."""
     write_json(folder / VOICES_NAME, {"format": VOICES_FORMAT, "speakers": list(speakers)}, overwrite=True)
+
+
+def write_voice_vectors(folder: Path, width: int, vectors: Mapping[str, Sequence[float]]) -> None:
+    """Write named voices of a base that clones voices; there may be none."""
+    voices = {name: [float(number) for number in vector] for name, vector in vectors.items()}
+    document = {"format": VOICE_VECTORS_FORMAT, "width": width, "voices": voices}
+    write_json(folder / VOICES_NAME, document, overwrite=True)
 
 
 def find_speaker_index(speakers: Sequence[str], name: str, where: Path | str = "") -> int:
@@ -201,6 +242,10 @@ class Tiny(Family):
     clones_voices: ClassVar[bool] = False
     licence: ClassVar[str] = "The tiny base is part of voxgraft, under the Apache-2.0 licence."
 
+    def can_clone_voices(self, files: BaseFiles) -> bool:
+        """A base with voice vectors; the one that comes with voxgraft has a table of speakers."""
+        return read_voices(files.folder).clones_voices
+
     def files(self, folder: Path) -> BaseFiles:
         # The codec is not among them: training on prepared data needs none.
         names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME)
@@ -228,7 +273,13 @@ class Tiny(Family):
         from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.tiny.model import TinyT3
 
-        return TinyT3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
+        size = self.infer_size(files, read_tensor_shapes(files.checkpoint))
+        voices = read_voices(files.folder)
+        if voices.clones_voices and voices.width != size.speaker_width:
+            found = f"{VOICES_NAME} has vectors of {voices.width} numbers"
+            expected = f"{size.speaker_width}, as in {files.checkpoint.name}"
+            raise FileError("voices-broken", found, expected=expected, where=files.folder)
+        return TinyT3(size, clones_voices=voices.clones_voices)
 
     def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
         from voxgraft.models.tiny.model import TinyClipEncoder, load_codec
@@ -257,7 +308,7 @@ class Tiny(Family):
     def describe(self, files: BaseFiles, rows: int) -> BaseDescription:  # noqa: ARG002 (there is one release)
         sides = (
             SideFile((CODEC_NAME,), ("preparing", "speaking"), "codec: from a recording to codes, and back to sound"),
-            SideFile((VOICES_NAME,), ("preparing", "speaking"), "names of the speakers"),
+            SideFile((VOICES_NAME,), ("preparing", "speaking"), "the base's own voices"),
             SideFile((CARD_NAME,), (), "sources of the base, and its scores"),
         )
         shipped = self.shipped_folder()
@@ -268,9 +319,15 @@ class Tiny(Family):
         return TinyProgram()
 
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
+        import numpy as np
+
         from voxgraft.models.tiny.model import build_voice_clip
 
-        return {name: build_voice_clip(number) for number, name in enumerate(read_voices(files.folder))}
+        voices = read_voices(files.folder)
+        if voices.clones_voices:
+            named = zip(voices.names, voices.vectors, strict=True)
+            return {name: build_voice_clip(np.array(vector, dtype=np.float32)) for name, vector in named}
+        return {name: build_voice_clip(number) for number, name in enumerate(voices.names)}
 
     def vocoder(
         self,
@@ -283,7 +340,7 @@ class Tiny(Family):
         return TinyVocoder(*load_codec(files.folder, device))
 
 
-REQUIRED_FILES = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "names of the speakers"}
+REQUIRED_FILES = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "the base's own voices"}
 
 
 class TinyProgram(UpstreamProgram):

@@ -215,8 +215,7 @@ def _wire_voices(
     )
 
     def offer(project: str) -> list[Any]:
-        family = run_family(context.project_folder(project))
-        return [gr.update(visible=family is not None and family.clones_voices)]
+        return [gr.update(visible=run_clones_voices(context.project_folder(project)))]
 
     context.on_change(offer, [own])
 
@@ -246,6 +245,15 @@ def _read_base_languages(family: Family, base: Path, _stamp: str) -> tuple[str, 
     return tuple(family.describe(files, rows).languages)
 
 
+def run_clones_voices(folder: Path) -> bool:
+    """Whether the run's base speaks in the voice of any recording."""
+    family, base = run_family(folder), run_base_folder(folder)
+    with contextlib.suppress(VoxgraftError):
+        if family is not None and base is not None:
+            return family.can_clone_voices(family.files(base))
+    return False
+
+
 def named_voices(folder: Path) -> list[str]:
     """The voices that the run's base has by name."""
     family, base = run_family(folder), run_base_folder(folder)
@@ -257,9 +265,8 @@ def named_voices(folder: Path) -> list[str]:
 
 def voice_choices(context: PageContext, folder: Path) -> list[tuple[str, str]]:
     """What can be chosen as a voice: the base's own, and for bases that imitate, speakers of the run and recordings."""
-    family = run_family(folder)
     found = {name: f"{name} (voice of the base)" for name in named_voices(folder)}
-    if family is None or family.clones_voices:
+    if run_family(folder) is None or run_clones_voices(folder):
         dataset = run_dataset_folder(folder)
         with contextlib.suppress(VoxgraftError):
             speakers: dict[str, None] = {}
