@@ -22,6 +22,7 @@ import soundfile
 
 import voxgraft
 from tests.fuzz.requests import fuzz_requests
+from tests.fuzz.speech_requests import CLIENTS, LEFT, fuzz_speech, load_with_grafts
 from tests.support.docs import blocks
 from tests.support.run_folders import error_of
 from tests.support.server import KEY, Answer, ServerProcess, ask, open_app, speech
@@ -176,7 +177,7 @@ def test_the_language_comes_from_the_request_the_model_or_the_script(tts: TTS, s
     spoken = {
         "am": asked(app, SPEECH, speech("ሰላም")),
         "fr": asked(app, SPEECH, speech("le pain", model="voxgraft-fr")),
-        "en": asked(app, SPEECH, speech("a cup", model="tts-1")),
+        "en": asked(app, SPEECH, speech("a cup", language="EN")),
     }
     assert {language: answer.headers["voxgraft-language"] for language, answer in spoken.items()} == {
         language: language for language in spoken
@@ -394,6 +395,20 @@ def test_fuzzed_requests_never_meet_a_bug(tts: TTS, pytestconfig: pytest.Config)
         statuses = fuzz_requests(app, scheduler, max(300, round(20_000 * share)), seed)
     assert set(statuses) <= {200, 400, 401, 403, 404, 405, 413, 415, 429}
     assert statuses[400] > 0
+
+
+@pytest.mark.long
+def test_fuzzed_requests_that_are_spoken_can_be_read_and_sound_as_they_do_alone(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """A share of the campaign of `tests/fuzz/speech_requests.py`."""
+    share, seed = pytestconfig.getoption("--fuzz"), pytestconfig.getoption("--fuzz-seed")
+    with open_app(load_with_grafts(tmp_path), language="en", queue=2 * CLIENTS) as (app, scheduler):
+        counts = fuzz_speech(app, scheduler, max(150, round(2_000 * share)), seed)
+    expected = {"200", "400 speak_nothing", "400 text_span", "400 language_required", LEFT, "again, alone"}
+    assert set(counts) <= expected
+    assert counts["200"] > 60
+    assert counts["again, alone"] > 0
 
 
 @pytest.fixture(scope="module")

@@ -210,6 +210,31 @@ def test_what_another_process_does_meanwhile_is_kept_and_a_busy_dataset_is_waite
 
 
 @pytest.mark.long
+def test_decisions_whose_answers_are_lost_are_sent_again_and_saved_once(browser: Any, server: Server) -> None:
+    window = opened(browser, server)
+    lost: list[str] = []
+
+    def lose(route: Any) -> None:
+        if len(lost) % 2 == 0:  # the server has done it, and its answer does not arrive
+            route.fetch()
+            route.abort()
+        else:
+            route.continue_()
+        lost.append(route.request.post_data_json["decision"])
+
+    window.page.route("**/review/decide", lose)
+    first, *_ = shown(window)
+    press(window, "r")
+    saved(window, "rejected")
+    assert clips_of(server)[first].review_state == "rejected"
+    press(window, "u")
+    saved(window, "no longer")
+    assert lost == ["reject", "reject", "undo", "undo"]
+    assert not clips_of(server)[first].review_state
+    assert "not saved" not in window.page.locator("body").inner_text()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_and_axe_finds_no_serious_violation(
     browser: Any, server: Server, axe: str, scheme: str

@@ -106,7 +106,10 @@ def test_undo_takes_the_newest_decision_first_whoever_asks_and_the_order_stays(t
         last = other.newest()
         assert last is not None
         assert last.id == name
-        other.undo(name, last.other["reviewed_at"])
+        undone = other.undo(name, last.other["reviewed_at"])
+        left = other.newest()
+        assert other.undo(name, last.other["reviewed_at"]) == undone, "a request whose answer was lost is sent again"
+        assert other.newest() == left
     assert other.newest() is None
     assert other.clips == fresh(table).clips == before
     assert other.dataset.manifest.read_bytes() == bytes_before

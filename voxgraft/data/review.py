@@ -132,6 +132,13 @@ def undo(clip: ManifestClip) -> ManifestClip:
     return replace(clip, text=last["text"], rejected=(*others, *own), taken_back=taken_back, other=other)
 
 
+def _is_time(text: object) -> bool:
+    try:
+        return isinstance(text, str) and bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False
+
+
 def _disagreement(values: Mapping[str, Any]) -> float | None:
     value = values.get("disagreement")
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
@@ -231,10 +238,15 @@ class ReviewTable:
         """Undo the newest decision, if it is the one that the person saw."""
 
         def change(clip: ManifestClip) -> ManifestClip:
-            if (last := self.newest()) is None or (last.id, last.other[TIME_KEY]) != (name, at):
-                found = f"the decision about {name} is not the newest one any more"
-                raise FileError("review-changed", found, where=self.dataset.manifest)
-            return undo(clip)
+            if (last := self.newest()) is not None and (last.id, last.other[TIME_KEY]) == (name, at):
+                return undo(clip)
+            # A request whose answer was lost is sent again: the clip knows nothing of that decision any more.
+            history = read_history(clip)
+            times = [clip.other.get(TIME_KEY), *(entry.get(TIME_KEY) for entry in history)]
+            if _is_time(at) and at not in times and len(history) < MAX_HISTORY:
+                return clip
+            found = f"the decision about {name} is not the newest one any more"
+            raise FileError("review-changed", found, where=self.dataset.manifest)
 
         return self._save(name, change)
 

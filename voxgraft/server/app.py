@@ -152,8 +152,10 @@ def read_speech_request(body: bytes, scheduler: Scheduler, settings: ServeSettin
     language = values.get("language", models[model])
     if language is None:
         language = choose_language(text, languages, settings.language)
-    if not isinstance(language, str) or language.lower() not in map(str.lower, languages):
+    known = {code.lower(): code for code in languages}
+    if not isinstance(language, str) or language.lower() not in known:
         raise refuse("language", f"one of {', '.join(languages)}", "language_not_found")
+    language = known[language.lower()]
     style = {key: values.get(key) for key in ("exaggeration", "emotion_weight")}
     try:
         (utterance,) = read_utterances([text], None)

@@ -68,7 +68,7 @@ def split_spans(text: str, is_language: Callable[[str], bool]) -> Parts | None:
             language, begin = code, at
         end = found.end()
     if language:
-        raise SpanError(f"the span [{language}] does not end", begin, f"[/{language}] behind its words")
+        raise SpanError(f"the span [{language}] does not end", begin, f"[/{language}] behind its words, or no brackets")
     return [part for part in (*parts, (None, text[end:])) if part[1]] if parts else None
 
 
