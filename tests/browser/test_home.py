@@ -261,8 +261,9 @@ def test_the_scores_are_in_view_when_an_evaluation_ends(browser: Any, server: Se
     window.fill("evaluate-max-sentences", "3")
     window.command("evaluate", "--max-sentences 3")
     window.page.locator("#evaluate-start").scroll_into_view_if_needed()
-    window.run("evaluate")
-    until(lambda: window.text("evaluate-scores") != before)
+    window.page.locator("#evaluate-start").click()
+    changed = "before => document.querySelector('#evaluate-scores').innerText !== before"
+    window.page.wait_for_function(changed, arg=before, timeout=5 * WAIT_MS)
     until(lambda: is_in_view(window, "#evaluate-scores table"))
 
 
