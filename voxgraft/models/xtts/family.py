@@ -233,4 +233,5 @@ def xtts_sequence_spec(num_text_ids: int, size: XTTSSize | None = None) -> Seque
         num_speech_stops=NUM_SPEECH_STOPS,
         hides_text_stop=True,
         initial_penalized_codes=(FILLER_CODE, num_codes),
+        voices_stop=True,
     )
