@@ -17,6 +17,7 @@ from typing import Any
 FAMILY_NAMES = (
     "chatterbox",
     "indextts2",
+    "xtts",
     "tiny",
 )
 
@@ -69,7 +70,7 @@ def _read_facts(name: str) -> FamilyFacts:
     return FamilyFacts(name=name, loss_weights=(text_weight, speech_weight), base_files=base_files, **values)
 
 
-# Read at import, since settings list their choices; three small files take about a millisecond.
+# Read at import, since settings list their choices; four small files take about a millisecond.
 FAMILIES: Mapping[str, FamilyFacts] = MappingProxyType({name: _read_facts(name) for name in FAMILY_NAMES})
 BUILT_IN_BASES: Mapping[str, Path] = MappingProxyType(
     {
