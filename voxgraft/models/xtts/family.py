@@ -21,6 +21,7 @@ from voxgraft.models.base import (
     EmotionSource,
     Family,
     GraftPoint,
+    PublishedTensors,
     SequenceSpec,
     SideFile,
 )
@@ -152,8 +153,13 @@ class XTTS(Family):
 
         return XTTSVocoder.find(files, device, dtype)
 
+    def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:
+        from voxgraft.models.xtts.vocoder import list_xtts_files
+
+        return list_xtts_files(files)
+
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
-        from voxgraft.models.xtts.model import read_xtts_voices
+        from voxgraft.models.xtts.encoder import read_xtts_voices
 
         path = files.folder / SPEAKERS_NAME
         return read_xtts_voices(path) if is_file(path) else {}

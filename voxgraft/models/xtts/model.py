@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -224,14 +223,3 @@ class XTTSModel(SpeechModel):
 def build_xtts_condition(prompt: Clip) -> XTTSCondition:
     """The voice of a clip as the model is conditioned on it."""
     return XTTSCondition(np.asarray(prompt.voice[LATENTS_ARRAY]))
-
-
-def read_xtts_voices(path: Path) -> dict[str, Clip]:
-    """The voices in speakers_xtts.pth, by name: of each the latents and then the speaker vector."""
-    from voxgraft.checkpoints.load import open_checkpoint
-
-    voices: dict[str, dict[str, NDArray[np.float32]]] = {}
-    with open_checkpoint(path) as checkpoint:
-        for name in checkpoint.tensors:
-            print(name)
-    return {name: Clip(voice=arrays) for name, arrays in voices.items()}
