@@ -122,6 +122,10 @@ class XTTS(Family):
                 raise
             return find_matching_tokenizer(self, seen)
 
+    def tag(self, language: str) -> str | None:
+        """Chinese has the tag of its script."""
+        return super().tag("zh-cn" if language.lower() == "zh" else language)
+
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
         from voxgraft.models.xtts.text import XTTSTextFrontend
 
