@@ -189,6 +189,7 @@ class DiscreteVAE(nn.Module):
         return model.requires_grad_(False)
 
     @torch.no_grad()
+    @exact_float32()
     def encode(self, mels: Sequence[Tensor], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
         """The codes of mels [M, T], each as if it were alone. -> [ceil(T / 4)] a clip"""
         rows = [mel.T.to(self.codebook["embed"]) for mel in mels]
@@ -520,6 +521,7 @@ class XTTSClipEncoder(ClipEncoder):
         return DiscreteVAE.load(self._dvae).to(self.model.device)
 
     @torch.no_grad()
+    @exact_float32()
     def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         """Recordings to learn from: codes, the latents of a part of each, and the speaker vector of the whole."""
         checked = [
@@ -544,6 +546,7 @@ class XTTSClipEncoder(ClipEncoder):
         return self.encode_recordings([(samples, rate)])
 
     @torch.no_grad()
+    @exact_float32()
     def encode_recordings(self, recordings: Sequence[Recording]) -> Clip:
         """Recordings of one voice: latents of all of them joined, and the mean of their speaker vectors."""
         waves = [prepare_reference(samples, rate, self.settings) for samples, rate in recordings]
@@ -558,14 +561,13 @@ class XTTSClipEncoder(ClipEncoder):
         """The latents of each chunk, [N] at 22,050 Hz; those of one length go together. -> [chunks, 32, W]"""
         mels = [compute_conditioning_mel(chunk, self.mel_stats) for chunk in chunks]
         latents: dict[int, Tensor] = {}
-        with exact_float32():
-            for length in {mel.shape[1] for mel in mels}:
-                same = [index for index, mel in enumerate(mels) if mel.shape[1] == length]
-                for first in range(0, len(same), CONDITIONING_BATCH):
-                    batch = same[first : first + CONDITIONING_BATCH]
-                    stacked = torch.stack([mels[index] for index in batch])
-                    found = self.model.gpt.voice_latents(stacked.to(self.model.gpt.mel_embedding.weight))
-                    latents |= dict(zip(batch, found.float(), strict=True))
+        for length in {mel.shape[1] for mel in mels}:
+            same = [index for index, mel in enumerate(mels) if mel.shape[1] == length]
+            for first in range(0, len(same), CONDITIONING_BATCH):
+                batch = same[first : first + CONDITIONING_BATCH]
+                stacked = torch.stack([mels[index] for index in batch])
+                found = self.model.gpt.voice_latents(stacked.to(self.model.gpt.mel_embedding.weight))
+                latents |= dict(zip(batch, found.float(), strict=True))
         return torch.stack([latents[index] for index in range(len(mels))])
 
     def _embed_speakers(self, waves: Sequence[Tensor]) -> Tensor:
