@@ -304,7 +304,7 @@ OPTIONAL_PARTS = {
     "server": "speech server (`voxgraft serve`)",
     "hub": "download bases, push and pull grafts",
     "indextts2": "prepare data for IndexTTS-2",
-    "languages": "Japanese text for Chatterbox",
+    "languages": "Japanese text for Chatterbox, Japanese and Chinese text for XTTS",
     "tensorboard": "TensorBoard files",
     "vad": "speech detection with Silero",
     "ray": "prepare data on several machines",
