@@ -122,14 +122,15 @@ class XTTS(Family):
                 raise
             return find_matching_tokenizer(self, seen)
 
-    def tag(self, language: str) -> str | None:
-        """Chinese has the tag of its script."""
-        return super().tag("zh-cn" if language.lower() == "zh" else language)
+    def front(self, tokenizer: Path | None = None) -> TextFrontend:
+        from voxgraft.models.xtts.text import XTTSTextFrontend, list_tagged_languages
 
-    def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
-        from voxgraft.models.xtts.text import XTTSTextFrontend
+        return XTTSTextFrontend(list_tagged_languages(tokenizer) if tokenizer else ())
 
-        return XTTSTextFrontend()
+    def tag(self, language: str) -> str:
+        from voxgraft.models.xtts.text import language_tag
+
+        return language_tag(language)
 
     def sequence_spec(self, num_text_ids: int, size: XTTSSize | None = None) -> SequenceSpec:
         return xtts_sequence_spec(num_text_ids, size)
