@@ -325,6 +325,7 @@ class ResNetSpeakerEncoder(nn.Module):
         return model.requires_grad_(False).eval()
 
     @torch.no_grad()
+    @exact_float32()
     def embed(self, waves: Sequence[Waveform]) -> Tensor:
         """The voice of each recording at 16 kHz, as a unit vector. -> [clips, 512]
 
@@ -520,6 +521,7 @@ class XTTSClipEncoder(ClipEncoder):
         return DiscreteVAE.load(self._dvae).to(self.model.device)
 
     @torch.no_grad()
+    @exact_float32()
     def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         """Recordings to learn from: codes, the latents of a part of each, and the speaker vector of the whole."""
         checked = [
@@ -544,6 +546,7 @@ class XTTSClipEncoder(ClipEncoder):
         return self.encode_recordings([(samples, rate)])
 
     @torch.no_grad()
+    @exact_float32()
     def encode_recordings(self, recordings: Sequence[Recording]) -> Clip:
         """Recordings of one voice: latents of all of them joined, and the mean of their speaker vectors."""
         waves = [prepare_reference(samples, rate, self.settings) for samples, rate in recordings]
@@ -557,15 +560,14 @@ class XTTSClipEncoder(ClipEncoder):
     def _encode_chunks(self, chunks: Sequence[Tensor]) -> Tensor:
         """The latents of each chunk, [N] at 22,050 Hz; those of one length go together. -> [chunks, 32, W]"""
         mels = [compute_conditioning_mel(chunk, self.mel_stats) for chunk in chunks]
+        weight = self.model.gpt.mel_embedding.weight
         latents: dict[int, Tensor] = {}
-        with exact_float32():
-            for length in {mel.shape[1] for mel in mels}:
-                same = [index for index, mel in enumerate(mels) if mel.shape[1] == length]
-                for first in range(0, len(same), CONDITIONING_BATCH):
-                    batch = same[first : first + CONDITIONING_BATCH]
-                    stacked = torch.stack([mels[index] for index in batch])
-                    found = self.model.gpt.voice_latents(stacked.to(self.model.gpt.mel_embedding.weight))
-                    latents |= dict(zip(batch, found.float(), strict=True))
+        for length in {mel.shape[1] for mel in mels}:
+            same = [index for index, mel in enumerate(mels) if mel.shape[1] == length]
+            for first in range(0, len(same), CONDITIONING_BATCH):
+                batch = same[first : first + CONDITIONING_BATCH]
+                stacked = torch.stack([mels[index] for index in batch])
+                latents |= dict(zip(batch, self.model.gpt.voice_latents(stacked.to(weight)).float(), strict=True))
         return torch.stack([latents[index] for index in range(len(mels))])
 
     def _embed_speakers(self, waves: Sequence[Tensor]) -> Tensor:
@@ -575,12 +577,15 @@ class XTTSClipEncoder(ClipEncoder):
 
 def prepare_reference(samples: Waveform, rate: int, settings: ReferenceSettings) -> Tensor:
     """A recording of a voice at 22,050 Hz, cut and between -1 and 1; too short and silent ones are refused."""
+    if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
+        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
+        raise AudioError("audio-shape", f"the sample rate is {rate:,}", expected=expected, where="the reference")
     limits = WaveformLimits(rate, min_samples=math.ceil(MIN_VOICE_SAMPLES * rate / SAMPLE_RATE))
     # A second more than is kept, so that resampling ends in the recording and not at a cut; more would cost time.
     first = samples[: int((settings.max_seconds + 1) * rate)] if samples.ndim == 1 else samples
     wave = _validate_voice(first, limits, "the reference recording")
     phases = SAMPLE_RATE // math.gcd(SAMPLE_RATE, rate)
-    if MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE and phases <= MAX_RESAMPLING_PHASES:
+    if phases <= MAX_RESAMPLING_PHASES:
         wave = resample_sinc(wave, rate, SAMPLE_RATE)
     else:
         wave = torch.from_numpy(resample(wave.numpy(), rate, SAMPLE_RATE))
