@@ -275,6 +275,7 @@ def build_sampler(
         min_prompt_seconds=data.min_prompt_seconds,
         single_clip_speakers=data.single_clip_speakers,
         num_conditioning=spec.num_conditioning,
+        num_framing=spec.text_framing + spec.speech_framing,
     )
     return DeterministicSampler(sets, weights, train.batch_tokens, train.seed, rules, left_for_others=left_for_others)
 

@@ -181,7 +181,11 @@ def show_base(settings: ShowSettings) -> BaseReport:
         description = family.describe(files, next(iter(rows.values()), 0))
         shapes = {name: info.shape for name, info in own.items()}
         size = _attempt(lambda: family.infer_size(files, shapes), findings)
-        non_float = [info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES]
+        non_float = [
+            info
+            for info in own.values()
+            if info.dtype not in ALL_FLOAT_DTYPES and not family.is_computed(info.name)
+        ]
         if non_float:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
             first = f"{non_float[0].name} is {non_float[0].dtype}"
             message = f"{len(non_float):,} of {len(own):,} tensors are not floating point: {first}"

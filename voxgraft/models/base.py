@@ -72,6 +72,18 @@ class SequenceSpec:
     """The position that the original program gives to the first code it has spoken."""
     initial_penalized_codes: tuple[int, ...] = ()
     """Codes that the original program's repetition penalty takes for spoken before the first one is."""
+    voices_stop: bool = False
+    """Whether a vocoder also gets the state that predicted the stop, if an utterance came to its end."""
+
+    @property
+    def text_framing(self) -> int:
+        """Positions that the text of a sequence to learn from has beside its ids."""
+        return 1 if self.hides_text_stop else 2
+
+    @property
+    def speech_framing(self) -> int:
+        """The same of its speech."""
+        return 1 + self.num_speech_stops - self.hides_text_stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,10 @@ class XTTS(Family):
                 raise
             return find_matching_tokenizer(self, seen)
 
+    def tag(self, language: str) -> str | None:
+        """Chinese has the tag of its script."""
+        return super().tag("zh-cn" if language.lower() == "zh" else language)
+
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
         from voxgraft.models.xtts.text import XTTSTextFrontend
 
@@ -239,4 +243,5 @@ def xtts_sequence_spec(num_text_ids: int, size: XTTSSize | None = None) -> Seque
         num_speech_stops=NUM_SPEECH_STOPS,
         hides_text_stop=True,
         initial_penalized_codes=(FILLER_CODE, num_codes),
+        voices_stop=True,
     )
