@@ -96,6 +96,16 @@ def test_the_speaker_vector_is_the_originals_inside_and_outside() -> None:
         assert difference(golden.corners(found), arrays[name]) < INSIDE_LIMIT, name
 
 
+def test_pre_emphasis_mirrors_the_first_sample() -> None:
+    wave = noise(4_000)  # loud from the start, unlike the golden waves
+    before = torch.nn.functional.pad(wave[None], (1, 0), mode="reflect")[0, :-1]
+    window = torch.nn.functional.pad(torch.hamming_window(400), (56, 56))
+    spectrum = torch.stft(wave - 0.97 * before, 512, 160, window=window, return_complex=True).abs().square()
+    wanted = mel_filters(SPEAKER_RATE, 512, 64, htk=True, equal_areas=False) @ spectrum
+    assert (compute_speaker_mel(wave) - wanted).abs().max() < 1e-4 * wanted.max()
+    assert wanted[:, 0].max() > 0.01 * wanted.max()
+
+
 def test_speaker_vectors_of_other_recordings_are_the_originals() -> None:
     arrays, network = golden.arrays(), golden.speaker_encoder()
     waves = [resample_sinc(golden.wave(name), SAMPLE_RATE, SPEAKER_RATE) for name in ("w1", "w2")]
@@ -243,6 +253,17 @@ def test_latents_of_a_clip_to_learn_from_are_of_3_to_6_s_or_half_of_a_shorter_on
     # A clip that is a little longer than the least may be drawn longer than it is: half of it then.
     start, end = choose_conditioning_span(noise(MIN_CONDITIONING_SAMPLES))
     assert end - start in (MIN_CONDITIONING_SAMPLES, MIN_CONDITIONING_SAMPLES // 2)
+
+
+def test_what_latents_are_learned_from_is_filled_up_to_6_s(encoder: XTTSClipEncoder) -> None:
+    waves = [3 * noise(30_000, 1), noise(150_000, 2)]  # the first one has samples beyond 1
+    for wave, clip in zip(waves, encoder.encode(waves), strict=True):
+        clipped = wave.clamp(-1, 1)
+        start, end = choose_conditioning_span(clipped)
+        filled = torch.zeros(MAX_CONDITIONING_SAMPLES)
+        filled[: end - start] = clipped[start:end]
+        wanted = encoder.model.voice_latents([compute_conditioning_mel(filled, encoder.mel_stats)])
+        assert np.abs(clip.voice["latents"] - wanted.numpy()).max() < 1e-5
 
 
 def test_chunks_under_a_third_of_a_second_are_left_out() -> None:

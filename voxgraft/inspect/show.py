@@ -182,9 +182,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
         shapes = {name: info.shape for name, info in own.items()}
         size = _attempt(lambda: family.infer_size(files, shapes), findings)
         non_float = [
-            info
-            for info in own.values()
-            if info.dtype not in ALL_FLOAT_DTYPES and not family.is_computed(info.name)
+            info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES and not family.is_computed(info.name)
         ]
         if non_float:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
             first = f"{non_float[0].name} is {non_float[0].dtype}"

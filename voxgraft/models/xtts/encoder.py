@@ -420,7 +420,7 @@ CONDITIONING_BATCH = 16
 # The original drops chunks of less than 0.33 s; of a shorter recording nothing is left.
 MIN_VOICE_SAMPLES = math.ceil(0.33 * SAMPLE_RATE)
 MAX_SETTING_SECONDS = 3600
-# Louder than this is scaled down to it where the config asks for that.
+# Where the config asks for that, every recording is scaled to it.
 NORMALIZED_PEAK = 0.75
 # The exact resampler keeps one filter for each of them; only odd rates have more.
 MAX_RESAMPLING_PHASES = 1000
@@ -525,7 +525,8 @@ class XTTSClipEncoder(ClipEncoder):
     def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         """Recordings to learn from: codes, the latents of a part of each, and the speaker vector of the whole."""
         checked = [
-            _validate_voice(wave, self.limits, f"clip {number} of {len(waves)}") for number, wave in enumerate(waves, 1)
+            _validate_voice(wave, self.limits, f"clip {number} of {len(waves)}").clamp(-1.0, 1.0)
+            for number, wave in enumerate(waves, 1)
         ]
         on_device = [wave.to(self.mel_stats.device) for wave in checked]
         codes = self.dvae.encode([compute_dvae_mel(wave, self.mel_stats) for wave in on_device])
@@ -594,12 +595,12 @@ def prepare_reference(samples: Waveform, rate: int, settings: ReferenceSettings)
 
 
 def _validate_voice(wave: Waveform, limits: WaveformLimits, where: str) -> Tensor:
-    """One recording that is no silence, between -1 and 1. -> [N]"""
+    """One recording that is no silence, as float32 on the CPU. -> [N]"""
     checked = validate_waveform(wave, limits, where)
     if compute_peak_frame_power(checked) <= SILENCE_POWER:
         found = f"{limits.describe(len(checked))}, all of them silent"
         raise AudioError("audio-silent", found, expected="a voice", where=where)
-    return checked.clamp(-1.0, 1.0)
+    return checked
 
 
 def read_xtts_voices(path: Path) -> dict[str, Clip]:

@@ -81,14 +81,6 @@ def interpolate_states(states: Tensor, speed: float = 1.0) -> Tensor:
     return x[0].T
 
 
-def count_frames(num_states: int, speed: float = 1.0) -> int:
-    """Frames of 256 samples for that many states."""
-    count = num_states if speed == 1.0 else math.floor(num_states * (1.0 / speed))
-    for scale in STATE_SCALES:
-        count = math.floor(count * scale)
-    return count
-
-
 @dataclass(frozen=True, slots=True)
 class HiFiGANSize:
     """The sizes that may differ; as published by default. Rates and kernels are fixed."""
