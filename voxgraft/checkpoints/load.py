@@ -301,7 +301,7 @@ def _is_pickle(head: bytes) -> bool:
 
 
 # What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
-# every name, alone or before each other. No family has one of them before all of its own names.
+# every name, alone or before each other. A family that has one of them before its own names says so (`own_prefix`).
 WRAPPER_PREFIXES = (
     *("module.", "_orig_mod.", "base_model.model.", "model."),
     *(prefix for facts in FAMILIES.values() for prefix in facts.wrapper_prefixes),
@@ -339,6 +339,16 @@ def find_model_prefix(checkpoint: Checkpoint) -> str:
 
 
 def _find_prefix(names: Sequence[str]) -> str:
+    prefix = _find_outer_prefix(names)
+    for facts in FAMILIES.values():
+        if facts.own_prefix and prefix.endswith(facts.own_prefix):
+            outer = prefix.removesuffix(facts.own_prefix)
+            if any(name.startswith(outer + facts.own_prefix_mark) for name in names):
+                return outer
+    return prefix
+
+
+def _find_outer_prefix(names: Sequence[str]) -> str:
     # Wrappers' names that all tensors start with, one after another.
     shared = ""
     while names and (

@@ -42,6 +42,11 @@ class FamilyFacts:
     """Training speed, for estimates."""
     voice_bytes_per_clip: int = 0
     """What a prepared clip keeps of a voice beside its codes."""
+    own_prefix: str = ""
+    """What all names of the language model begin with in the published file, although another family's wrapper has the
+    same prefix."""
+    own_prefix_mark: str = ""
+    """Beginning of a name, the prefix included, that only this family has behind it."""
     wrapper_prefixes: Sequence[str] = ()
     """What trainers with a class of their own around the whole program put before the model's names."""
     other_model_prefixes: Sequence[str] = ()

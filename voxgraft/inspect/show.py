@@ -50,6 +50,7 @@ class BaseReport:
     family: str
     place: Path
     release: str
+    licence: str
     languages: tuple[str, ...]
     others: tuple[str, ...]
     """Checkpoints of other releases in the same folder."""
@@ -81,6 +82,7 @@ class BaseReport:
         return {
             "family": self.family,
             "release": self.release,
+            "licence": self.licence,
             "place": str(self.place),
             "checkpoint": {
                 "file": self.checkpoint,
@@ -134,6 +136,7 @@ class BaseReport:
             lines.append(f"also in this folder: {', '.join(self.others)} (give the file itself to show it)")
         if self.fingerprint is not None:
             lines.append(f"fingerprint: {self.fingerprint}")
+        lines.append(f"licence: {self.licence}")
         file_rows = []
         for file in self.files:
             style = "green" if file["there"] else "yellow" if file["needed_for"] else ""
@@ -219,6 +222,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
             family=family.name,
             place=files.folder if is_folder(settings.base) else files.checkpoint,
             release=description.release,
+            licence=family.licence,
             languages=description.languages,
             others=description.others,
             checkpoint=files.checkpoint.name,
@@ -306,7 +310,7 @@ OPTIONAL_PARTS = {
     "server": "speech server (`voxgraft serve`)",
     "hub": "download bases, push and pull grafts",
     "indextts2": "prepare data for IndexTTS-2",
-    "languages": "Japanese text for Chatterbox",
+    "languages": "Japanese text for Chatterbox, Japanese and Chinese text for XTTS",
     "tensorboard": "TensorBoard files",
     "vad": "speech detection with Silero",
     "ray": "prepare data on several machines",

@@ -189,6 +189,7 @@ class DiscreteVAE(nn.Module):
         return model.requires_grad_(False)
 
     @torch.no_grad()
+    @exact_float32()
     def encode(self, mels: Sequence[Tensor], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
         """The codes of mels [M, T], each as if it were alone. -> [ceil(T / 4)] a clip"""
         rows = [mel.T.to(self.codebook["embed"]) for mel in mels]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxgraft.checkpoints.base import Shape
-from voxgraft.core.errors import ConfigError, FileError
+from voxgraft.core.errors import ConfigError, FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.models import (
     find_files_by_content,
@@ -122,14 +122,15 @@ class XTTS(Family):
                 raise
             return find_matching_tokenizer(self, seen)
 
-    def tag(self, language: str) -> str | None:
-        """Chinese has the tag of its script."""
-        return super().tag("zh-cn" if language.lower() == "zh" else language)
+    def front(self, tokenizer: Path | None = None) -> TextFrontend:
+        from voxgraft.models.xtts.text import XTTSTextFrontend, list_tagged_languages
 
-    def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
-        from voxgraft.models.xtts.text import XTTSTextFrontend
+        return XTTSTextFrontend(list_tagged_languages(tokenizer) if tokenizer else ())
 
-        return XTTSTextFrontend()
+    def tag(self, language: str) -> str:
+        from voxgraft.models.xtts.text import language_tag
+
+        return language_tag(language)
 
     def sequence_spec(self, num_text_ids: int, size: XTTSSize | None = None) -> SequenceSpec:
         return xtts_sequence_spec(num_text_ids, size)
@@ -177,6 +178,15 @@ class XTTS(Family):
 
     def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
         return is_xtts(shapes)
+
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+        """Recognises XTTS version 1, which has no perceiver and another table of speech codes."""
+        if not {"gpt.text_embedding.weight", "gpt.mel_embedding.weight"} <= shapes.keys() or is_xtts(shapes):
+            return None
+        rows = (*shapes["gpt.mel_embedding.weight"], 0)[0]
+        found = f"{path.name} is an XTTS of version 1: no gpt.conditioning_perceiver, {rows:,} speech rows"
+        cure = "use XTTS v2 (coqui/XTTS-v2: model.pth, vocab.json, config.json)."
+        return finding("base-version", found, expected="XTTS v2: a perceiver, 1,026 speech rows", where=path, cure=cure)
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> XTTSSize:
         config = read_xtts_config(files.config) if files.config else {}

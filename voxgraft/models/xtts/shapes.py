@@ -282,7 +282,6 @@ def is_xtts(names: Iterable[str]) -> bool:
         "gpt.text_embedding.weight",
         "gpt.mel_embedding.weight",
         "gpt.conditioning_perceiver.latents",
-        "gpt.gpt.h.0.attn.c_attn.weight",
     }
     return required <= set(names)
 
