@@ -6,23 +6,29 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tests.support.checkpoint_files import saved
 from tests.support.shared import Shape, expected, formula, shared
-from voxgraft.models.campplus import COUNTER
-from voxgraft.models.xtts.encoder import (
-    COMPUTED_TABLES,
-    SPEAKER_PREFIX,
-    TRAINING_STATE,
-    DiscreteVAE,
-    DVAESize,
-    ResNetSpeakerEncoder,
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.xtts.encoder import TRAINING_STATE, DiscreteVAE, DVAESize, ResNetSpeakerEncoder
+from voxgraft.models.xtts.model import XTTSModel
+from voxgraft.models.xtts.shapes import (
+    COUNTER_SUFFIX,
+    SPEAKER_ENCODER_PREFIX,
+    VOCODER_PREFIX,
+    XTTSSize,
+    dvae_shapes,
+    is_computed,
+    xtts_shapes,
 )
-from voxgraft.models.xtts.vocoder import DECODER_PREFIX, HiFiGAN, HiFiGANSize
+from voxgraft.models.xtts.vocoder import HiFiGAN, HiFiGANSize
+from voxgraft.nn.layers import init_empty_weights
 
 KINDS = ("small", "full")
 SECONDS = {"w1": 3.0, "w2": 2.07, "w3": 9.3}
@@ -49,25 +55,22 @@ def shapes(key: str, prefix: str = "") -> dict[str, Shape]:
 
 def golden_tensor(name: str, shape: Shape) -> Tensor:
     """The formula's tensor, with the exceptions that the folder's README lists."""
-    values = formula().golden_tensor(name, shape)
     leaf = name.rsplit(".", 1)[-1]
     if leaf in ("running_var", "original0") or name == "mel_stats":
         draws = formula()._unit(name, int(np.prod(shape)))
-        values = 5 + 0.5 * draws if name == "mel_stats" else 1 + 0.1 * draws
-        values = values.astype(np.float32).reshape(shape)
-    elif leaf == COUNTER:
-        return torch.zeros((), dtype=torch.int64)
+        values = (5 + 0.5 * draws if name == "mel_stats" else 1 + 0.1 * draws).astype(np.float32).reshape(shape)
+    else:
+        values = formula().golden_tensor(name, shape)
     return torch.from_numpy(values * np.float32(SCALES[name]) if name in SCALES else values)
 
 
-def state(key: str, prefix: str) -> dict[str, Tensor]:
-    """Golden weights of a part by its own names; the computed tables are left out."""
+def state(key: str, prefix: str = "") -> dict[str, Tensor]:
+    """Golden weights of a part by its own names, without what is computed, counted, or left from training."""
     own = "dvae." if key.startswith("dvae") else ""
-    unused = (*TRAINING_STATE, *COMPUTED_TABLES)
     return {
         name: golden_tensor(own + prefix + name, shape)
         for name, shape in shapes(key, prefix).items()
-        if name not in unused
+        if name not in TRAINING_STATE and not is_computed(prefix + name)
     }
 
 
@@ -78,22 +81,31 @@ def mel_stats() -> Tensor:
 
 @cache
 def speaker_encoder() -> ResNetSpeakerEncoder:
-    network = ResNetSpeakerEncoder()
-    network.load_state_dict(state("model_small", SPEAKER_PREFIX))
-    return network
+    return ResNetSpeakerEncoder.from_tensors(state("model_small", SPEAKER_ENCODER_PREFIX))
 
 
 @cache
 def dvae(kind: str) -> DiscreteVAE:
     network = DiscreteVAE(DVAESize.of(shapes(f"dvae_{kind}")))
-    network.load_state_dict(state(f"dvae_{kind}", ""))
+    network.load_state_dict(state(f"dvae_{kind}"))
     return network
 
 
 @cache
 def hifigan(kind: str) -> HiFiGAN:
-    own = shapes(f"model_{kind}", DECODER_PREFIX)
-    return HiFiGAN.from_tensors(HiFiGANSize.of(own), state(f"model_{kind}", DECODER_PREFIX))
+    own = shapes(f"model_{kind}", VOCODER_PREFIX)
+    return HiFiGAN.from_tensors(HiFiGANSize.of(own), state(f"model_{kind}", VOCODER_PREFIX))
+
+
+@cache
+def conditioning_model(kind: str) -> XTTSModel:
+    """A model whose conditioning encoder and perceiver have the golden weights; the others have no memory."""
+    with init_empty_weights():
+        model = XTTSModel(XTTSSize.of(shapes(f"model_{kind}"), heads={"small": 4, "full": 16}[kind]))
+    prefix = "gpt.conditioning_"
+    own = {prefix + name: tensor for name, tensor in state(f"model_{kind}", prefix).items()}
+    model.load_state_dict({**own, "gpt.mel_embedding.weight": torch.zeros(1026, model.size.width)}, False, True)
+    return model
 
 
 def wave(name: str, rate: int = 22_050) -> Tensor:
@@ -124,3 +136,46 @@ def outputs_of(network: nn.Module, names: Mapping[str, str]) -> Iterator[dict[st
     finally:
         for hook in hooks:
             hook.remove()
+
+
+SMALL_SIZE = XTTSSize(text_rows=270, width=16, layers=1, heads=2, vocoder_width=16, speaker_width=8)
+SMALL_DVAE = DVAESize(width=8, code_width=6, codes=1024)
+
+
+def random_tensors(shapes: Mapping[str, Shape], seed: int = 0) -> dict[str, Tensor]:
+    """Tensors of a file at random, variances and gains around 1."""
+    draw = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, shape in shapes.items():
+        if name.endswith(COUNTER_SUFFIX):
+            found[name] = torch.zeros((), dtype=torch.int64)
+        elif name == "codebook.embed":  # as far apart as what is compared with them
+            found[name] = torch.randn(shape, generator=draw)
+        elif name.endswith(("running_var", "original0", "mel_stats")):
+            found[name] = 1 + 0.1 * torch.rand(shape, generator=draw)
+        else:
+            found[name] = torch.randn(shape, generator=draw) * (0.3 if len(shape) < 2 else np.prod(shape[1:]) ** -0.5)
+    return found
+
+
+def write_base(folder: Path, seed: int = 0) -> BaseFiles:
+    """A small random base as published: model.pth, dvae.pth with the state of its training, config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = {"model": random_tensors(xtts_shapes(SMALL_SIZE), seed), "step": 0}
+    files = BaseFiles(folder, saved(model, folder / "model.pth"), folder / "vocab.json", folder / "config.json")
+    table = random_tensors(dvae_shapes(SMALL_DVAE.width, SMALL_DVAE.code_width, SMALL_DVAE.codes), seed)
+    trained = {"codebook.cluster_size": torch.zeros(1024), "discrete_loss.accumulator_index": torch.zeros(1).long()}
+    saved({**table, **trained}, folder / "dvae.pth")
+    (folder / "config.json").write_text('{"model_args": {"gpt_n_heads": 2}, "max_ref_len": 30}')
+    return files
+
+
+def open_base(files: BaseFiles) -> XTTSModel:
+    """The language model of `write_base`."""
+    from voxgraft.checkpoints.load import read_tensors
+
+    with init_empty_weights():
+        model = XTTSModel(SMALL_SIZE)
+    own = {name: tuple(one.shape) for name, one in model.state_dict().items() if one.is_floating_point()}
+    model.load_state_dict(read_tensors(files.checkpoint, own), False, True)
+    return model.eval()

@@ -298,6 +298,10 @@ class Family(ABC):
     tokenizer_names: ClassVar[tuple[str, ...]]
     """File names of the tokenizer in a base folder, in the order in which they are looked for."""
     checkpoint_names: ClassVar[tuple[str, ...]]
+    config_name: ClassVar[str | None] = None
+    """File name of the config in a base folder, for families that need one."""
+    has_id_gaps: ClassVar[bool] = False
+    """Whether published tokenizers have ids without a piece, which keep their rows."""
     rates: ClassVar[dict[str, tuple[float, float]]]
     """By part (rows, adapter, body): the lowest and the highest learning rate that make sense."""
     code_hz: ClassVar[float]

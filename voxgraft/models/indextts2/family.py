@@ -134,6 +134,7 @@ class IndexTTS2(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset({0, 1})
     tokenizer_names: ClassVar[tuple[str, ...]] = ("bpe.model",)
     checkpoint_names: ClassVar[tuple[str, ...]] = ("gpt.pth", "gpt.safetensors")
+    config_name: ClassVar[str | None] = CONFIG_NAME
     rates: ClassVar[dict[str, tuple[float, float]]] = {
         "rows": (1e-4, 1e-2),
         "adapter": (2e-4, 3e-3),

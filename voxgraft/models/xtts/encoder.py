@@ -326,6 +326,7 @@ class ResNetSpeakerEncoder(nn.Module):
         return model.requires_grad_(False).eval()
 
     @torch.no_grad()
+    @exact_float32()
     def embed(self, waves: Sequence[Waveform]) -> Tensor:
         """The voice of each recording at 16 kHz, as a unit vector. -> [clips, 512]
 
@@ -420,7 +421,7 @@ CONDITIONING_BATCH = 16
 # The original drops chunks of less than 0.33 s; of a shorter recording nothing is left.
 MIN_VOICE_SAMPLES = math.ceil(0.33 * SAMPLE_RATE)
 MAX_SETTING_SECONDS = 3600
-# Louder than this is scaled down to it where the config asks for that.
+# Where the config asks for that, every recording is scaled to it.
 NORMALIZED_PEAK = 0.75
 # The exact resampler keeps one filter for each of them; only odd rates have more.
 MAX_RESAMPLING_PHASES = 1000
@@ -525,7 +526,8 @@ class XTTSClipEncoder(ClipEncoder):
     def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         """Recordings to learn from: codes, the latents of a part of each, and the speaker vector of the whole."""
         checked = [
-            _validate_voice(wave, self.limits, f"clip {number} of {len(waves)}") for number, wave in enumerate(waves, 1)
+            _validate_voice(wave, self.limits, f"clip {number} of {len(waves)}").clamp(-1.0, 1.0)
+            for number, wave in enumerate(waves, 1)
         ]
         on_device = [wave.to(self.mel_stats.device) for wave in checked]
         codes = self.dvae.encode([compute_dvae_mel(wave, self.mel_stats) for wave in on_device])
@@ -560,14 +562,14 @@ class XTTSClipEncoder(ClipEncoder):
     def _encode_chunks(self, chunks: Sequence[Tensor]) -> Tensor:
         """The latents of each chunk, [N] at 22,050 Hz; those of one length go together. -> [chunks, 32, W]"""
         mels = [compute_conditioning_mel(chunk, self.mel_stats) for chunk in chunks]
+        weight = self.model.gpt.mel_embedding.weight
         latents: dict[int, Tensor] = {}
         for length in {mel.shape[1] for mel in mels}:
             same = [index for index, mel in enumerate(mels) if mel.shape[1] == length]
             for first in range(0, len(same), CONDITIONING_BATCH):
                 batch = same[first : first + CONDITIONING_BATCH]
                 stacked = torch.stack([mels[index] for index in batch])
-                found = self.model.gpt.voice_latents(stacked.to(self.model.gpt.mel_embedding.weight))
-                latents |= dict(zip(batch, found.float(), strict=True))
+                latents |= dict(zip(batch, self.model.gpt.voice_latents(stacked.to(weight)).float(), strict=True))
         return torch.stack([latents[index] for index in range(len(mels))])
 
     def _embed_speakers(self, waves: Sequence[Tensor]) -> Tensor:
@@ -577,12 +579,15 @@ class XTTSClipEncoder(ClipEncoder):
 
 def prepare_reference(samples: Waveform, rate: int, settings: ReferenceSettings) -> Tensor:
     """A recording of a voice at 22,050 Hz, cut and between -1 and 1; too short and silent ones are refused."""
+    if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
+        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
+        raise AudioError("audio-shape", f"the sample rate is {rate:,}", expected=expected, where="the reference")
     limits = WaveformLimits(rate, min_samples=math.ceil(MIN_VOICE_SAMPLES * rate / SAMPLE_RATE))
     # A second more than is kept, so that resampling ends in the recording and not at a cut; more would cost time.
     first = samples[: int((settings.max_seconds + 1) * rate)] if samples.ndim == 1 else samples
     wave = _validate_voice(first, limits, "the reference recording")
     phases = SAMPLE_RATE // math.gcd(SAMPLE_RATE, rate)
-    if MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE and phases <= MAX_RESAMPLING_PHASES:
+    if phases <= MAX_RESAMPLING_PHASES:
         wave = resample_sinc(wave, rate, SAMPLE_RATE)
     else:
         wave = torch.from_numpy(resample(wave.numpy(), rate, SAMPLE_RATE))
@@ -591,12 +596,12 @@ def prepare_reference(samples: Waveform, rate: int, settings: ReferenceSettings)
 
 
 def _validate_voice(wave: Waveform, limits: WaveformLimits, where: str) -> Tensor:
-    """One recording that is no silence, between -1 and 1. -> [N]"""
+    """One recording that is no silence, as float32 on the CPU. -> [N]"""
     checked = validate_waveform(wave, limits, where)
     if compute_peak_frame_power(checked) <= SILENCE_POWER:
         found = f"{limits.describe(len(checked))}, all of them silent"
         raise AudioError("audio-silent", found, expected="a voice", where=where)
-    return checked.clamp(-1.0, 1.0)
+    return checked
 
 
 def read_xtts_voices(path: Path) -> dict[str, Clip]:

@@ -69,21 +69,16 @@ SLOPE, LAST_SLOPE = 0.1, 0.01
 def interpolate_states(states: Tensor, speed: float = 1.0) -> Tensor:
     """States at the codes to one for every 256 samples, in the steps of the original. [n, G] -> [T, G]
 
-    One step with the product of the scales would give other numbers.
+    One step with the product of the scales would give other numbers. Where a step does not change the number of states,
+    torch copies them, here and in the original.
     """
     scales = STATE_SCALES if speed == 1.0 else (1.0 / speed, *STATE_SCALES)
     x = states.T[None]
     for scale in scales:
+        if int(x.shape[-1] * scale) == 0:  # so fast, or so short, that nothing is left
+            return states[:0]
         x = F.interpolate(x, scale_factor=scale, mode="linear")
     return x[0].T
-
-
-def count_frames(num_states: int, speed: float = 1.0) -> int:
-    """Frames of 256 samples for that many states."""
-    count = num_states if speed == 1.0 else math.floor(num_states * (1.0 / speed))
-    for scale in STATE_SCALES:
-        count = math.floor(count * scale)
-    return count
 
 
 @dataclass(frozen=True, slots=True)
