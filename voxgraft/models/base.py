@@ -607,8 +607,8 @@ class UpstreamProgram(ABC):
     """Languages whose letters the program rewrites, so that a sentence of another one cannot have spans of them."""
 
     @abstractmethod
-    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:
-        """The folder for a checkpoint with rows for that many pieces."""
+    def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:
+        """The folder for a checkpoint with rows for that many pieces, those of the new language among them."""
 
     def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:  # noqa: ARG002 (of programs that need one)
         """A short program that loads an export of another size; None where the program needs none."""

@@ -446,7 +446,7 @@ class IndexTTS2Program(UpstreamProgram):
 
     title: ClassVar[str] = "IndexTTS-2, from its own checkout"
 
-    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:
+    def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:  # noqa: ARG002 (no file lists languages)
         assert files.config is not None
         settings = read_base_config(files.config)
         read = {
