@@ -69,6 +69,9 @@ class Speech:
             return {"speaker": vector / np.linalg.norm(vector), "prompt": codes[:150].astype(np.int32)}
         if self.family_name == "tiny":
             return {"speaker": np.array([speaker], dtype=np.int32)}
+        if self.family_name == "xtts":
+            latents = _near(fixed.standard_normal((32, WIDTH)), random)
+            return {"latents": latents, "speaker": _near(fixed.standard_normal(512), random)}
         # The emotion is the target's own and must not tell who speaks.
         return {"latents": _near(fixed.standard_normal((32, WIDTH)), random), "emotion": _near(np.zeros(WIDTH), random)}
 

@@ -114,6 +114,8 @@ class RandomBaseSpec:
     """Name, shape and seed of one tensor to its values."""
     side_shapes: Callable[[RandomBaseSize], Mapping[str, Mapping[str, Shape]]] = lambda _size: {}
     """The tensors of the other checkpoints in the folder, by file name: what front ends read."""
+    side_blocks: BlockGenerator = fan_in_scaled_blocks
+    """Name, shape and seed of one of their tensors to its values."""
     wrapper: str | None = None
     """The key under which a torch checkpoint holds the tensors; None: they are the whole file."""
     is_counter: Callable[[str], bool] = lambda _name: False
@@ -136,7 +138,7 @@ def make_random_base(
     with atomic_write_folder(folder) as building:
         spec.write_side_files(building, chosen)
         for name, shapes in spec.side_shapes(chosen).items():
-            tensors = _random_tensors(shapes, fan_in_scaled_blocks, "F32", seed)
+            tensors = _random_tensors(shapes, spec.side_blocks, "F32", seed)
             _write_checkpoint(building / name, tensors)
         tensors = _random_tensors(spec.shapes(chosen), spec.blocks, chosen.dtype, seed)
         counter = TensorBytes.of(np.zeros((), dtype=np.int64))

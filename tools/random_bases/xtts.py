@@ -47,6 +47,7 @@ RANDOM_SIZES = {
     "small": RandomBaseSize(width=256, layers=4, pieces=6681),
     "full": RandomBaseSize(width=1024, layers=30, pieces=6681),
 }
+CODEBOOK_SPREAD = 1.0
 VOICE_NAMES = ("Ada Lovelace", "J. S. Bach")
 # Ids counted from the end that no piece has; tags follow them, as in the published kind of file.
 HOLES = (8, 7)
@@ -64,7 +65,7 @@ def _random_xtts_size(size: RandomBaseSize) -> XTTSSize:
 
 def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:
     full = size.width == XTTSSize().width
-    return {DVAE_NAME: dvae_shapes() if full else dvae_shapes(hidden=16, code_width=16)}
+    return {DVAE_NAME: dvae_shapes() if full else dvae_shapes(hidden=16, code_width=2)}
 
 
 def _write_side_files(folder: Path, size: RandomBaseSize) -> None:
@@ -166,6 +167,14 @@ def _learn_merges(texts: Iterable[str], num_pieces: int) -> list[tuple[str, str]
     return [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in learnt]
 
 
+def _random_dvae_blocks(name: str, shape: tuple[int, ...], seed: int) -> Iterator[NDArray[np.float32]]:
+    """A codebook as wide as what is looked up in it, so that a recording has many different codes."""
+    if name != "codebook.embed":
+        return fan_in_scaled_blocks(name, shape, seed)
+    spread = np.float32(CODEBOOK_SPREAD * math.sqrt(shape[1]))
+    return (spread * block for block in fan_in_scaled_blocks(name, shape, seed))
+
+
 def _random_xtts_blocks(name: str, shape: tuple[int, ...], seed: int) -> Iterator[NDArray[np.float32]]:
     """Random values; deep networks get larger weights, and the mel spectrograms a scale of their size."""
     if name == MEL_STATS_NAME:
@@ -182,6 +191,7 @@ RANDOM_BASE_SPEC = RandomBaseSpec(
     _write_side_files,
     _random_xtts_blocks,
     _random_side_shapes,
+    _random_dvae_blocks,
     wrapper="model",
     is_counter=lambda name: name.endswith(COUNTER_SUFFIX),
 )

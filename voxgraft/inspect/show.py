@@ -130,7 +130,8 @@ class BaseReport:
         lines.append(f"text rows: {rows}{spare}")
         if self.tokenizer is not None:
             kind, pieces = self.tokenizer.kind, f"{self.tokenizer.size:,} pieces"
-            lines.append(f"tokenizer: {kind}, {pieces}, sha256 {self.tokenizer.sha256}")
+            gaps = f" ({len(self.tokenizer.gaps)} ids without one)" if self.tokenizer.gaps else ""
+            lines.append(f"tokenizer: {kind}, {pieces}{gaps}, sha256 {self.tokenizer.sha256}")
         lines.append(f"languages ({len(self.languages)}): {' '.join(self.languages)}")
         if self.others:
             lines.append(f"also in this folder: {', '.join(self.others)} (give the file itself to show it)")
@@ -159,7 +160,6 @@ class BaseReport:
         return [*lines, style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))]
 
 
-BASE_CONFIG_NAME = "config.yaml"
 TOKENIZER_SUFFIXES = (".json", ".model")
 # By a file that is in them: what they are, and what to do instead.
 NON_BASE_FOLDERS = {
@@ -280,7 +280,9 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
             items.append(check_tensor_prefix(CheckpointScan(path, shapes), tables))
         for item in filter(None, items):
             raise CheckpointError.of(item)
-        family, config = detect_checkpoint_family(checkpoint, settings.family), path.with_name(BASE_CONFIG_NAME)
+        family = detect_checkpoint_family(checkpoint, settings.family)
+        config = path.with_name(family.config_name) if family.config_name else None
+        config = config if config is not None and is_file(config) else None
         # The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing.
         tokenizer_path = path.with_name(family.tokenizer_names[0])
         try:
@@ -291,7 +293,11 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
                 cure = "put its tokenizer next to it (for an extended file: the one in RUN/graft), and try again."
                 item = replace(item, cure=cure)
             findings.append(item)
-        yield family, BaseFiles(path.parent, path, tokenizer_path, config if is_file(config) else None), checkpoint
+        yield (
+            family,
+            BaseFiles(path.parent, path, tokenizer_path, config if config != path and is_file(config) else None),
+            checkpoint,
+        )
 
 
 def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:

@@ -298,6 +298,10 @@ class Family(ABC):
     tokenizer_names: ClassVar[tuple[str, ...]]
     """File names of the tokenizer in a base folder, in the order in which they are looked for."""
     checkpoint_names: ClassVar[tuple[str, ...]]
+    config_name: ClassVar[str | None] = None
+    """File name of the config in a base folder, for families that need one."""
+    has_id_gaps: ClassVar[bool] = False
+    """Whether published tokenizers have ids without a piece, which keep their rows."""
     rates: ClassVar[dict[str, tuple[float, float]]]
     """By part (rows, adapter, body): the lowest and the highest learning rate that make sense."""
     code_hz: ClassVar[float]
@@ -603,8 +607,8 @@ class UpstreamProgram(ABC):
     """Languages whose letters the program rewrites, so that a sentence of another one cannot have spans of them."""
 
     @abstractmethod
-    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:
-        """The folder for a checkpoint with rows for that many pieces."""
+    def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:
+        """The folder for a checkpoint with rows for that many pieces, those of the new language among them."""
 
     def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:  # noqa: ARG002 (of programs that need one)
         """A short program that loads an export of another size; None where the program needs none."""

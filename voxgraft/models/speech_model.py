@@ -48,6 +48,8 @@ class SpeechModel(nn.Module, ABC):
     spare_rows: ClassVar[int] = 0
     unused_param_prefixes: ClassVar[tuple[str, ...]] = ()
     """How the names of parameters begin that no loss reaches."""
+    file_key: ClassVar[str | None] = None
+    """In a published torch file, the key of the dictionary that holds the tensors; None where they are alone."""
 
     @property
     @abstractmethod
@@ -381,7 +383,7 @@ def save_model(model: SpeechModel, path: Path) -> None:
         if path.suffix == ".safetensors":
             write_safetensors(sink, tensors, None)
         else:
-            write_torch(sink, tensors)
+            write_torch(sink, tensors, wrapper=model.file_key)
 
 
 def _tensor_bytes(tensor: Tensor) -> Iterator[memoryview]:

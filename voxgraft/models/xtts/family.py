@@ -75,6 +75,8 @@ class XTTS(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset()
     tokenizer_names: ClassVar[tuple[str, ...]] = (TOKENIZER_NAME,)
     checkpoint_names: ClassVar[tuple[str, ...]] = (CHECKPOINT_NAME, "model.safetensors")
+    config_name: ClassVar[str | None] = CONFIG_NAME
+    has_id_gaps: ClassVar[bool] = True
     rates: ClassVar[dict[str, tuple[float, float]]] = {
         "rows": (1e-4, 1e-2),
         "adapter": (2e-4, 3e-3),

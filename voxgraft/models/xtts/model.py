@@ -147,6 +147,7 @@ class XTTSModel(SpeechModel):
 
     text_embedding_name: ClassVar[str] = "gpt.text_embedding"
     text_head_name: ClassVar[str] = "gpt.text_head"
+    file_key: ClassVar[str | None] = "model"
     unused_param_prefixes: ClassVar[tuple[str, ...]] = ("gpt.conditioning_encoder.", "gpt.conditioning_perceiver.")
     mel_stats: Tensor  # [80]
 
