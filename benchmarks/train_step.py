@@ -37,9 +37,9 @@ from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3
 from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
+from voxgraft.models.speech_model import SpeechModel
 from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.models.xtts.shapes import XTTSSize
-from voxgraft.models.speech_model import SpeechModel
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
