@@ -43,6 +43,8 @@ def main() -> None:
     if asked["speak"]:
         voice = torch.tensor(asked["speaker"])[None, :, None]
         torch.manual_seed(0)
+        # Random weights rarely stop by themselves; a second of sound is enough.
+        model.gpt.max_gen_mel_tokens = 24
         arrays["wave"] = model.inference(asked["speak"], asked["language"], latents, voice)["wav"]
     about = {
         "ids": ids,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from voxgraft.companions.environments import CompanionProcess, find_environment
@@ -35,7 +36,7 @@ from voxgraft.models.xtts.family import (
     SPEAKERS_NAME,
     TOKENIZER_NAME,
 )
-from voxgraft.models.xtts.model import SPEAKER_ARRAY, XTTSCondition
+from voxgraft.models.xtts.model import SPEAKER_ARRAY, XTTSCondition, XTTSModel
 from voxgraft.models.xtts.shapes import CONFIG_NAME, read_xtts_config
 
 # What the program reads beside its three files, and what for; it speaks without them.
@@ -213,6 +214,7 @@ MAX_SAMPLE_DIFFERENCE = 0.02
 MIN_EQUAL_SHARE = 0.95
 
 
+@torch.no_grad()
 def compare_codes_and_sound(
     companion: CompanionProcess,
     files: BaseFiles,
@@ -233,7 +235,8 @@ def compare_codes_and_sound(
     answer = companion.ask("logits", arrays, folder=folder, checkpoint=str(files.checkpoint.resolve()))
     (states,) = compute_speech_latents(model, [text_ids], [condition], [codes])
     states = states[: len(codes)]
-    own_logits = model.speech_logits(states).float().cpu().numpy()
+    assert isinstance(model, XTTSModel)
+    own_logits = model.gpt.mel_head(states).float().cpu().numpy()  # the states are normed already
     upstream_logits = answer["logits"]
     equal, total = int((own_logits.argmax(-1) == upstream_logits.argmax(-1)).sum()), len(own_logits)
     difference = np.abs(own_logits - upstream_logits).max()
