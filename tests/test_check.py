@@ -25,6 +25,7 @@ from voxgraft.core.errors import CATALOGUE, ConfigError
 from voxgraft.core.files import compute_sha256
 from voxgraft.graft.command import extend, graft
 from voxgraft.inspect.check import CHECK_TOPICS
+from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 
 SIZES = {

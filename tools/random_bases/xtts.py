@@ -47,7 +47,7 @@ RANDOM_SIZES = {
     "small": RandomBaseSize(width=256, layers=4, pieces=6681),
     "full": RandomBaseSize(width=1024, layers=30, pieces=6681),
 }
-CODEBOOK_SPREAD = 0.4
+CODEBOOK_SPREAD = 1.0
 VOICE_NAMES = ("Ada Lovelace", "J. S. Bach")
 # Ids counted from the end that no piece has; tags follow them, as in the published kind of file.
 HOLES = (8, 7)
@@ -65,7 +65,7 @@ def _random_xtts_size(size: RandomBaseSize) -> XTTSSize:
 
 def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:
     full = size.width == XTTSSize().width
-    return {DVAE_NAME: dvae_shapes() if full else dvae_shapes(hidden=16, code_width=4)}
+    return {DVAE_NAME: dvae_shapes() if full else dvae_shapes(hidden=16, code_width=2)}
 
 
 def _write_side_files(folder: Path, size: RandomBaseSize) -> None:

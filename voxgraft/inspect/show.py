@@ -293,11 +293,7 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
                 cure = "put its tokenizer next to it (for an extended file: the one in RUN/graft), and try again."
                 item = replace(item, cure=cure)
             findings.append(item)
-        yield (
-            family,
-            BaseFiles(path.parent, path, tokenizer_path, config if config != path and is_file(config) else None),
-            checkpoint,
-        )
+        yield family, BaseFiles(path.parent, path, tokenizer_path, config), checkpoint
 
 
 def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:

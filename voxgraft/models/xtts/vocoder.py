@@ -143,27 +143,28 @@ class HiFiGAN(nn.Module):
     def forward(self, states: Tensor, voices: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Frames [B, T, G], speaker vectors [B, S], frames of each [B] -> [B, 256 T]
 
-        Behind the end of an utterance there are zeros. Without `lengths` all are as long as the longest. The caller
-        chooses between `exact_float32` and the TF32 that CUDA's convolutions may use.
+        Frames behind the end of an utterance must be zeros, and its waveform ends there. Without `lengths` all are as
+        long as the longest. The caller chooses between `exact_float32` and the TF32 of CUDA's convolutions.
         """
         voice = voices[:, :, None]
-        rate, num_frames = 1, states.shape[1]
-
-        def apply_mask(x: Tensor) -> Tensor:
-            return x if lengths is None else x * mask_of(lengths * rate, num_frames * rate)
-
-        x = self.conv_pre(apply_mask(states.transpose(1, 2))) + self.cond_layer(voice)
+        mask, rate, num_frames = None, 1, states.shape[1]
+        x = self.conv_pre(states.transpose(1, 2)) + self.cond_layer(voice)
+        if lengths is not None:
+            mask = mask_of(lengths, num_frames)
+            x = x * mask
         blocks = iter(self.resblocks)
         for up, cond, own_rate in zip(self.ups, self.conds, VOCODER_RATES, strict=True):
-            x = up(apply_mask(F.leaky_relu(x, SLOPE)))
             rate *= own_rate
-            x = apply_mask(x + cond(voice))
-            mask = None if lengths is None else mask_of(lengths * rate, num_frames * rate)
+            x = up(F.leaky_relu(x, SLOPE)) + cond(voice)
+            if lengths is not None:
+                mask = mask_of(lengths * rate, num_frames * rate)
+                x = x * mask
             total: Tensor = next(blocks)(x, mask)
             for _ in RESBLOCK_KERNELS[1:]:
                 total = total + next(blocks)(x, mask)
             x = total / len(RESBLOCK_KERNELS)
-        return apply_mask(self.conv_post(F.leaky_relu(x, LAST_SLOPE)).tanh())[:, 0]
+        wave: Tensor = self.conv_post(F.leaky_relu(x, LAST_SLOPE)).tanh()
+        return wave[:, 0]
 
     def vocode(self, states: Sequence[Tensor], voices: Sequence[Tensor]) -> list[Tensor]:
         """Waves of one batch of utterances: frames [T, G] and speaker vectors [S] -> [256 T] each"""
