@@ -533,7 +533,7 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
                 context.base_tokenizer = attempt(lambda: open_tokenizer(files.tokenizer))
                 context.base_checkpoint = attempt(lambda: stack.enter_context(open_checkpoint(files.checkpoint)))
     if (named := settings.tokenizer.file) is not None:
-        context.grown = attempt(lambda: open_tokenizer(named))
+        context.grown = attempt(lambda: open_tokenizer(named, judged=True))
     if (run := context.run) is None:
         return
     graft_folder = RunFolder(run).graft

@@ -27,7 +27,7 @@ from voxgraft.core.languages import (
 )
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.tokenizers import WORD_START, Tokenizer
-from voxgraft.tokenizers.formats import FlatMapTokenizer, SentencePieceTokenizer
+from voxgraft.tokenizers.formats import BpeJsonTokenizer, FlatMapTokenizer, SentencePieceTokenizer
 from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_start, survives_preprocessing
 
 # A family's front end: text and language code to tokenizer input, with the tag where the base has it.
@@ -364,12 +364,23 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
     elif grown.kind != base.kind:
         found = f"{grown.path.name} is {grown.kind}, the base is {base.kind}"
         findings.append(finding("tokenizer-kind", found, where=where))
+    if isinstance(grown, BpeJsonTokenizer) and grown.lost_unknown is not None:
+        at = grown.ids[grown.lost_unknown]
+        found = f"{where.name} names no unk_token, and {grown.lost_unknown} has id {at}"
+        cure = f'write "unk_token": "{grown.lost_unknown}" into the section `model` of {where.name}.'
+        findings.append(finding("unknown-token-lost", found, where=where, cure=cure))
     moved = [at for at in range(base.size) if at >= grown.size or base.pieces[at] != grown.pieces[at]]
     if moved:
         at = moved[0]
         found = (
             f"{len(moved):,} of {base.size:,} base ids changed; id {at} was {base.shown(at)!r}, is {grown.shown(at)!r}"
         )
+        kept = [piece for piece in base.pieces if piece is not None]
+        if base.gaps and list(grown.pieces[: len(kept)]) == kept:
+            found += (
+                f": the ids were counted again, without the base's {len(base.gaps)} that have no piece "
+                f"(the first is {base.gaps[0]})"
+            )
         findings.append(finding("tokenizer-not-grown", found, where=where))
     elif (
         isinstance(base, SentencePieceTokenizer)
