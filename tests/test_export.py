@@ -140,7 +140,7 @@ def test_both_folders_open_in_our_own_strict_loader_and_hold_the_files_of_the_ba
         model = load_model(kind, files)
         assert model.state_dict()[kind.graft_points[0].tensor].shape[0] == size + kind.spare_rows
         assert open_tokenizer(files.tokenizer).size == size
-        for name, path in kind.upstream().folder(kind.files(run.base), size).beside.items():
+        for name, path in kind.upstream().folder(kind.files(run.base), size, "am").beside.items():
             inside = pair / part / name
             assert inside.is_dir() or inside.stat().st_ino == path.stat().st_ino  # linked: no room taken
 
