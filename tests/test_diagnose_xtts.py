@@ -146,6 +146,15 @@ def test_every_fault_of_the_usual_recipe_gets_its_verdict(name: str, base: Path,
         assert "counted again" in item.found
 
 
+def test_every_case_is_in_the_manual_with_its_verdict() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    rows = {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| ")}
+    for name, (word, codes, _) in CASES.items():
+        if name != "sound":
+            assert f"| {word} |" in rows[name]
+            assert any(f"`{code}`" in rows[name] for code in codes)
+
+
 def test_a_lost_unknown_token_is_named_and_restored_by_the_printed_fix(base: Path, tmp_path: Path) -> None:
     document = grow_vocabulary(base, unknown=False)
     path = tmp_path / "vocab.json"

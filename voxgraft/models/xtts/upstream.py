@@ -208,7 +208,7 @@ class XTTSProgram(UpstreamProgram):
             companion.close()
 
 
-# Of samples between -1 and 1. Rounding alone stays below a hundredth of it in float32; facts of one wrong step do not.
+# Of samples between -1 and 1. Rounding alone stays below 1e-4, and a wrong step changes them by 0.07 or more.
 MAX_SAMPLE_DIFFERENCE = 0.02
 # Positions at which both programs find the same code likeliest. With half precision, near ties may fall either way.
 MIN_EQUAL_SHARE = 0.95
