@@ -61,6 +61,7 @@ check: lint
 
 interop: $(INSTALLED)
 	$(BIN)/python -m tests.interop.interop --size $(INTEROP)
+	$(BIN)/python -m tests.interop.xtts_export --size $(INTEROP)
 
 docs: $(INSTALLED)
 	$(BIN)/python tools/generate_docs.py

@@ -85,7 +85,7 @@ def _fit(bench: Bench, mode: str, precision: str, cap: int, checkpointing: bool)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2"])
+    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2", "xtts"])
     parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16"])
     parser.add_argument("--modes", nargs="+", default=list(MODES))
     parser.add_argument("--caps", nargs="+", type=int, default=list(CAPS))

@@ -1,6 +1,6 @@
 """Open a base's model, grow its text rows, save it, and open that again: seconds and peak memory of each step.
 
-    python -m benchmarks.open_model                    both families at full size (6 GB of disk each in turn)
+    python -m benchmarks.open_model                    all published families at full size (6 GB of disk each in turn)
     python -m benchmarks.open_model --size tiny
 
 Each step runs in a process of its own, so that its peak memory is its own. The last one
@@ -98,7 +98,7 @@ def compared(kind: Family, folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="full", choices=("tiny", "small", "full"))
-    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2"])
+    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2", "xtts"])
     parser.add_argument("--folder", type=Path, help="where to work (a temporary folder by default)")
     parser.add_argument("--step", nargs=2, metavar=("FAMILY", "STEP"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -38,6 +38,8 @@ from voxgraft.models.chatterbox.model import T3
 from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.xtts.model import XTTSModel
+from voxgraft.models.xtts.shapes import XTTSSize
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
@@ -90,6 +92,9 @@ def _voices(family_name: str, width: int, spec: SequenceSpec, draw: np.random.Ge
             speaker = np.abs(draw.standard_normal(256, dtype=np.float32))
             prompt = draw.integers(0, spec.num_codes, 150).astype(np.int32)
             made.append({"speaker": speaker / np.linalg.norm(speaker), "prompt": prompt})
+        elif family_name == "xtts":
+            latents = 0.1 * draw.standard_normal((32, width), dtype=np.float32)
+            made.append({"latents": latents, "speaker": draw.standard_normal(512, dtype=np.float32)})
         else:
             latents = 0.1 * draw.standard_normal((32, width), dtype=np.float32)
             made.append({"latents": latents, "emotion": 0.1 * draw.standard_normal(width, dtype=np.float32)})
@@ -119,6 +124,9 @@ def new_model(family_name: str, size: str, device: str, dtype: torch.dtype) -> S
     with torch.device(device):
         if family_name == "chatterbox":
             model: SpeechModel = T3(T3Size() if size == "full" else T3Size(text_rows=600, width=64, layers=2, mlp=128))
+        elif family_name == "xtts":
+            small = XTTSSize(text_rows=600, width=64, layers=2, vocoder_width=32, speaker_width=8)
+            model = XTTSModel(XTTSSize() if size == "full" else small)
         else:
             sizes = {"speaker": SMALL_ENCODER, "emotion": SMALL_ENCODER}
             tiny = UnifiedVoiceSize(text_pieces=600, width=64, layers=2, heads=4, **sizes)
@@ -422,7 +430,7 @@ def table(found: Sequence[Figures], peer: float) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2"])
+    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2", "xtts"])
     parser.add_argument("--size", default="full", choices=("tiny", "full"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=15)

@@ -16,7 +16,11 @@ from voxgraft.config.commands import ExtendSettings
 from voxgraft.graft.command import extend
 from voxgraft.models.base import BaseFiles
 
-SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}
+SIZES = {
+    "chatterbox": RandomBaseSize(16, 1, 640),
+    "indextts2": RandomBaseSize(16, 1, 1000),
+    "xtts": RandomBaseSize(16, 1, 640),
+}
 PIECES = 1565
 
 
@@ -98,8 +102,11 @@ def test_a_checkpoint_in_half_precision_holds_the_base_rows_rounded(
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_one_flipped_bit_anywhere_is_found(name: str, bases: dict[str, BaseFiles], tmp_path: Path) -> None:
     base = bases[name]
-    table = {"chatterbox": "text_head.weight", "indextts2": "text_head.weight"}[name]
-    body = {"chatterbox": "tfmr.layers.0.mlp.up_proj.weight", "indextts2": "gpt.h.0.mlp.c_fc.weight"}[name]
+    table, body = {
+        "chatterbox": ("text_head.weight", "tfmr.layers.0.mlp.up_proj.weight"),
+        "indextts2": ("text_head.weight", "gpt.h.0.mlp.c_fc.weight"),
+        "xtts": ("gpt.text_head.weight", "gpt.gpt.h.0.mlp.c_fc.weight"),
+    }[name]
     for tensor, code in ((table, "base-rows-changed"), (body, "body-changed")):
         state = {key: value.clone() for key, value in state_of(base).items()}
         state[tensor].view(torch.int32)[7, 3] ^= 1

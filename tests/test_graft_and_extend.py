@@ -121,6 +121,7 @@ def load(path: Path) -> dict[str, torch.Tensor]:
 
         return dict(load_file(path))
     loaded: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+    loaded = loaded.get("model", loaded)  # type: ignore[assignment]
     return loaded
 
 

@@ -369,6 +369,43 @@ def test_a_header_without_a_text_or_a_recording_is_refused() -> None:
         assert caught.value.code == "table-columns"
 
 
+def test_quotes_and_bars_that_pandas_wrote_around_are_read_as_they_were_meant() -> None:
+    table = (
+        "audio_file|text|speaker_name\n"
+        'wavs/a.wav|"He said ""wait"" twice"|anna\n'
+        'wavs/b.wav|"left|right"|anna\n'
+        'wavs/c.wav|"wait" he said|anna\n'
+        'wavs/d.wav|"Wait!"|anna\n'
+        "wavs/e.wav|left | right|anna\n"
+    )
+    rows = list(parse_transcript_table(table, "metadata_train.csv"))
+    assert [row.text for row in rows if not isinstance(row, SourceProblem)] == [
+        'He said "wait" twice',
+        "left|right",
+        '"wait" he said',
+        '"Wait!"',
+    ]
+    assert [row.line for row in rows if isinstance(row, SourceProblem)] == [6]
+
+
+def test_faults_of_a_coqui_folder_are_reported_by_file_and_line(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    _coqui(folder)
+    with (folder / "metadata_train.csv").open("a", encoding="utf-8") as stream:
+        stream.write("wavs/c0x.wav||anna\nwavs/gone.wav|ሌላ|anna\nwavs/c1x.wav|ሌላ\n../out.wav|ሌላ|anna\n")
+    _write(folder / "lang.txt", "am")
+    _sound(tmp_path / "out.wav")
+    done, clips = _import(tmp_path, folder)
+    assert len(clips) == 4
+    assert _codes(done) == {
+        ("source-unknown", "lang.txt", 0),
+        ("transcript-empty", "metadata_train.csv", 5),
+        ("media-missing", "metadata_train.csv", 6),
+        ("table-line", "metadata_train.csv", 7),
+        ("path-outside", "metadata_train.csv", 8),
+    }
+
+
 def test_the_language_of_a_sovits_list_counts_where_there_are_several() -> None:
     """The program knows five languages; a list in any other names one of them throughout."""
     one = list(parse_sovits_list("a|s|ZH|x\nb|s|ZH|y | z\n", "x"))

@@ -66,9 +66,14 @@ def tiny(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> World:
     return make_merged_run("tiny", tmp_path_factory.mktemp("world-tiny"), fixtures.base("tiny").folder)
 
 
+@pytest.fixture(scope="module")
+def xtts(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_merged_run("xtts", tmp_path_factory.mktemp("world-xtts"), fixtures.base("xtts").folder)
+
+
 @pytest.fixture(params=family_names())
-def world(request: pytest.FixtureRequest, t3: World, index: World, tiny: World) -> World:
-    return {"chatterbox": t3, "indextts2": index, "tiny": tiny}[request.param]
+def world(request: pytest.FixtureRequest, t3: World, index: World, tiny: World, xtts: World) -> World:
+    return {"chatterbox": t3, "indextts2": index, "tiny": tiny, "xtts": xtts}[request.param]
 
 
 def entries(run: Path, kind: str) -> list[dict[str, Any]]:

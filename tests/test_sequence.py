@@ -112,7 +112,12 @@ def test_every_familys_sequences_begin_and_end_with_ids_outside_of_what_is_said(
     family = get_family(name)
     spec = family.sequence_spec(3_000)
     sequence = build_sequence(spec, [5, 6], [0, spec.num_codes - 1])
-    assert sequence.text.ids.tolist() == [family.start_id, 5, 6, family.stop_id]
+    whole = [family.start_id, 5, 6, family.stop_id]
+    assert sequence.text.ids.tolist() == whole[: len(whole) - spec.hides_text_stop]
+    assert sequence.text.targets[[0, 2]].tolist() == [5, family.stop_id]
+    assert build_sequence(spec, [5, 6]).text.ids.tolist() == whole
+    assert sequence.length == spec.num_conditioning + 2 + 2 + spec.text_framing + spec.speech_framing
+    assert (sequence.speech.targets == spec.speech_stop).sum() == spec.num_speech_stops
     assert sequence.speech.ids[[0, -1]].tolist() == [spec.speech_start, spec.speech_stop]
     assert spec.speech_start not in sequence.speech.ids[1:]
     assert code_of([5], [spec.speech_stop], spec=spec) == "ids-outside"

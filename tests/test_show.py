@@ -48,8 +48,9 @@ def shown(place: Path, *, fingerprint: bool = True) -> BaseReport:
 def state_of(files: BaseFiles) -> State:
     if files.checkpoint.suffix == ".safetensors":
         return load_file(files.checkpoint)
-    loaded: State = torch.load(files.checkpoint, weights_only=True)
-    return loaded
+    loaded: Any = torch.load(files.checkpoint, weights_only=True)
+    state: State = loaded.get("model", loaded)
+    return state
 
 
 class Holder(nn.Module):
@@ -86,13 +87,18 @@ def test_a_tiny_base_is_shown_with_its_parts_rows_tokenizer_and_files(base: tupl
     reported = report.to_json()
     state = state_of(files)
     assert (reported["family"], report.exit_code, reported["findings"]) == (name, 0, [])
-    assert reported["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "a copy"}[name]
+    release = {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "a copy", "xtts": "XTTS v2"}[name]
+    assert reported["release"] == release
+    assert reported["licence"] == get_family(name).licence
     assert reported["checkpoint"]["tensors"] == len(state)
     assert reported["checkpoint"]["values"] == sum(tensor.numel() for tensor in state.values())
-    assert reported["checkpoint"]["dtypes"] == {"F32": len(state)}
+    counters = sum(not tensor.is_floating_point() for tensor in state.values())
+    assert reported["checkpoint"]["dtypes"].get("I64", 0) == counters
+    assert reported["checkpoint"]["dtypes"]["F32"] == len(state) - counters
     assert sum(part["values"] for part in reported["parts"]) == reported["checkpoint"]["values"]
     assert "other" not in {part["part"] for part in reported["parts"]}
-    assert reported["size"] == {"width": 64, "layers": 2, "heads": {"chatterbox": 1, "indextts2": 4, "tiny": 1}[name]}
+    heads = {"chatterbox": 1, "indextts2": 4, "tiny": 1, "xtts": 4}[name]
+    assert reported["size"] == {"width": 64, "layers": 2, "heads": heads}
     assert set(reported["text_rows"].values()) == {reported["tokenizer"]["pieces"] + reported["spare_rows"]}
     assert reported["tokenizer"]["file"] == files.tokenizer.name
     assert reported["languages"] == list(get_family(name).languages)
@@ -101,6 +107,7 @@ def test_a_tiny_base_is_shown_with_its_parts_rows_tokenizer_and_files(base: tupl
         "chatterbox": {"ve.pt": True, "conds.pt": False},
         "indextts2": {"wav2vec2bert_stats.pt": True, "s2mel.pth": False},
         "tiny": {"codec.safetensors": True, "voices.json": True},
+        "xtts": {"dvae.pth": True, "mel_stats.pth": False, "speakers_xtts.pth": True},
     }[name]
     assert {file: there[file] for file in expected} == expected
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.tokenizers import KINDS, base, community_merge, demo_texts, flat_map, grown
 from voxgraft.config.commands import TokenizerProveSettings
-from voxgraft.core.errors import TokenizerError
+from voxgraft.core.errors import ConfigError, TextError, TokenizerError
 from voxgraft.core.results import plain_text
 from voxgraft.graft.command import tokenizer_prove
-from voxgraft.tokenizers import TokenizerAdditions, load_proof_corpus
-from voxgraft.tokenizers.prove import TokenizerProof
+from voxgraft.tokenizers import TokenizerAdditions, load_proof_corpus, open_tokenizer
+from voxgraft.tokenizers.prove import NewLanguageText, TokenizerProof, prove_tokenizer
 
 SENTENCEPIECE = KINDS[1:]
 
@@ -179,3 +179,32 @@ def test_additions_whose_merge_spells_another_piece_are_refused(tmp_path: Path) 
     with pytest.raises(TokenizerError) as refused:
         TokenizerAdditions.load(path)
     assert refused.value.code == "additions-broken"
+
+
+def test_sentences_that_the_original_program_refuses_are_named_and_not_counted(tmp_path: Path) -> None:
+    own = base(KINDS[0]).base
+    (tmp_path / "made").write_bytes(own.data)
+    made = open_tokenizer(tmp_path / "made")
+
+    def front(text: str, language: str | None) -> str:
+        if language == "hi":
+            raise TextError("text-unread", f"the number in {text}")
+        if language == "ja":
+            raise ConfigError("package-missing", "a package is not installed")
+        return text
+
+    corpus = [("en", "hello"), ("hi", "5"), ("hi", "6"), ("ja", "x")]
+    proof = prove_tokenizer(own, made, corpus, front, NewLanguageText((), str, None))
+    assert (proof.counts.total, proof.counts.unread) == (1, 3)
+    assert {code: counts.unread for code, counts in proof.by_language.items()} == {"en": 0, "hi": 2, "ja": 1}
+    assert [item.found for item in proof.findings if item.code == "proof-unread"] == [
+        "hi: the number in 5",
+        "ja: a package is not installed",
+    ]
+    assert proof.old_text_same
+
+    def broken(_text: str, _language: str | None) -> str:
+        raise TextError("text-span", "an error of another kind")
+
+    with pytest.raises(TextError):
+        prove_tokenizer(own, made, corpus, broken, NewLanguageText((), str, None))

@@ -40,7 +40,8 @@ def test_losses_of_a_pack_are_the_sums_of_its_utterances(case: Case) -> None:
         for seed, lengths in enumerate(LENGTHS)
     ]
     assert whole.text_count == sum(part.text_count for part in parts) == sum(text + 1 for text, _ in LENGTHS)
-    assert whole.speech_count == sum(part.speech_count for part in parts) == sum(codes + 1 for _, codes in LENGTHS)
+    stops = model.spec.num_speech_stops
+    assert whole.speech_count == sum(part.speech_count for part in parts) == sum(codes + stops for _, codes in LENGTHS)
     assert float(whole.text_sum) == pytest.approx(sum(float(part.text_sum) for part in parts), rel=1e-5)
     assert float(whole.speech_sum) == pytest.approx(sum(float(part.speech_sum) for part in parts), rel=1e-5)
 
@@ -86,8 +87,10 @@ def test_decoding_with_a_cache_gives_the_logits_of_a_full_forward(case: Case) ->
     for row, prompt in enumerate(given):
         codes = streams.codes[row, :7].tolist()
         assert model.spec.speech_stop not in codes  # a base for which all of it is compared
-        full = pack_batch(model, [build_sequence(model.spec, prompt.text_ids, codes)], [prompt.condition])
-        logits = model.speech_logits(compute_hidden_states(model, full))[-len(codes) - 2 : -1]
+        sequence = build_sequence(model.spec, prompt.text_ids, codes)
+        full = pack_batch(model, [sequence], [prompt.condition])
+        hidden = compute_hidden_states(model, full)[-len(sequence.speech.ids) :]
+        logits = model.speech_logits(hidden)[: len(codes) + 1]
         cached = torch.stack([step[row] for step in steps[: len(codes) + 1]])
         assert (logits - cached).abs().max() < TOLERANCE
 

@@ -141,7 +141,9 @@ def test_speaking_has_the_logits_of_training_where_words_are_closed(case: Case) 
                 for closed in (prompt.closed, None)
             ]
             logits, open_logits = (
-                model.speech_logits(compute_hidden_states(model, pack_batch(model, [own], [prompt.condition])))[-7:-1]
+                model.speech_logits(
+                    compute_hidden_states(model, pack_batch(model, [own], [prompt.condition]))[-len(own.speech.ids) :]
+                )[:6]
                 for own in sequences
             )
             cached = torch.stack([step[row] for step in steps])

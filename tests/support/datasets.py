@@ -22,10 +22,11 @@ from voxgraft.dataset.shards import (
 )
 from voxgraft.models.base import Clip, SequenceSpec
 
-CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0, "tiny": 25.0}
+CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0, "tiny": 25.0, "xtts": 22_050 / 1024}
 MAX_PROMPT = 150
 SPEAKER_WIDTH = 256
 NUM_LATENTS = 32
+VECTOR_WIDTH = 512
 TABLE_SPEAKERS = 4
 LETTERS = [chr(code) for code in range(0x1208, 0x1248)]
 MADE_FROM = DatasetProvenance("a" * 64, "b" * 64, {"codec": "made up"}, {"min_seconds": 1.0})
@@ -88,6 +89,7 @@ def _voice(family_name: str, width: int, random: np.random.Generator) -> dict[st
         "chatterbox": {"speaker": (SPEAKER_WIDTH,)},
         "indextts2": {"latents": (NUM_LATENTS, width), "emotion": (width,)},
         "tiny": {},
+        "xtts": {"latents": (NUM_LATENTS, width), "speaker": (VECTOR_WIDTH,)},
     }
     return {name: random.standard_normal(shape, np.float32) for name, shape in shapes[family_name].items()}
 

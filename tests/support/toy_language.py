@@ -69,6 +69,9 @@ class Speech:
             return {"speaker": vector / np.linalg.norm(vector), "prompt": codes[:150].astype(np.int32)}
         if self.family_name == "tiny":
             return {"speaker": np.array([speaker], dtype=np.int32)}
+        if self.family_name == "xtts":
+            latents = _near(fixed.standard_normal((32, WIDTH)), random)
+            return {"latents": latents, "speaker": _near(fixed.standard_normal(512), random)}
         # The emotion is the target's own and must not tell who speaks.
         return {"latents": _near(fixed.standard_normal((32, WIDTH)), random), "emotion": _near(np.zeros(WIDTH), random)}
 
@@ -162,7 +165,12 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
     )
     model = load_model(kind, silent)
     trained = make_trainable(model, {}, options)
-    order = DataSamplerOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.spec.num_conditioning)
+    order = DataSamplerOptions(
+        0.1,
+        min_prompt_seconds=0.1,
+        num_conditioning=model.spec.num_conditioning,
+        num_framing=model.spec.text_framing + model.spec.speech_framing,
+    )
     stream = DeterministicSampler([clips], [1.0], options.batch_tokens, seed, order)
     stepper = TrainStep(trained, build_optimizer(trained, options), BatchBuilder(kind, model, [clips]), options)
     for number in range(1, steps + 1):

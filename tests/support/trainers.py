@@ -104,7 +104,10 @@ def loop_of(
     sets = [open_clip_dataset(place.folder / name) for name in ("train", "replay")[: 1 + has_replay]]
     valid = [open_clip_dataset(place.folder / "valid")]
     order = DataSamplerOptions(
-        options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.spec.num_conditioning
+        options.text_dropout,
+        min_prompt_seconds=0.5,
+        num_conditioning=model.spec.num_conditioning,
+        num_framing=model.spec.text_framing + model.spec.speech_framing,
     )
     stream = DeterministicSampler(sets, [3.0, 1.0][: len(sets)], options.batch_tokens, options.seed, order)
     gated = options.mode == "gated"

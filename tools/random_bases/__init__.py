@@ -116,6 +116,12 @@ class RandomBaseSpec:
     """Name, shape and seed of one tensor to its values."""
     side_shapes: Callable[[RandomBaseSize], Mapping[str, Mapping[str, Shape]]] = lambda _size: {}
     """The tensors of the other checkpoints in the folder, by file name: what front ends read."""
+    side_blocks: BlockGenerator = fan_in_scaled_blocks
+    """Name, shape and seed of one of their tensors to its values."""
+    wrapper: str | None = None
+    """The key under which a torch checkpoint holds the tensors; None: they are the whole file."""
+    is_counter: Callable[[str], bool] = lambda _name: False
+    """Whether a tensor is a whole number, written as 0."""
 
 
 RandomSizeName = Literal["tiny", "small", "full"]
@@ -134,8 +140,12 @@ def make_random_base(
     with atomic_write_folder(folder) as building:
         spec.write_side_files(building, chosen)
         for name, shapes in spec.side_shapes(chosen).items():
-            _write_checkpoint(building / name, shapes, fan_in_scaled_blocks, "F32", seed)
-        _write_checkpoint(building / spec.checkpoint_name, spec.shapes(chosen), spec.blocks, chosen.dtype, seed)
+            tensors = _random_tensors(shapes, spec.side_blocks, "F32", seed)
+            _write_checkpoint(building / name, tensors)
+        tensors = _random_tensors(spec.shapes(chosen), spec.blocks, chosen.dtype, seed)
+        counter = TensorBytes.of(np.zeros((), dtype=np.int64))
+        tensors |= {name: counter for name in tensors if spec.is_counter(name)}
+        _write_checkpoint(building / spec.checkpoint_name, tensors, spec.wrapper)
     return get_family(family_name).files(folder)
 
 
@@ -146,16 +156,19 @@ def get_random_base_spec(family_name: str) -> RandomBaseSpec:
     return spec
 
 
-def _write_checkpoint(
-    path: Path, shapes: Mapping[str, Shape], blocks: BlockGenerator, dtype: RandomDtype, seed: int
-) -> None:
+def _write_checkpoint(path: Path, tensors: Mapping[str, TensorBytes], wrapper: str | None = None) -> None:
     """The tensors in the format that the file's name stands for, generated while they are written."""
-    tensors = {name: _random_tensor_bytes(name, shape, blocks, dtype, seed) for name, shape in shapes.items()}
     with atomic_write(path) as stream:
         if path.suffix == ".safetensors":
             write_safetensors(ByteSink(stream), tensors, None)
         else:
-            write_torch(ByteSink(stream), tensors)
+            write_torch(ByteSink(stream), tensors, wrapper=wrapper)
+
+
+def _random_tensors(
+    shapes: Mapping[str, Shape], blocks: BlockGenerator, dtype: RandomDtype, seed: int
+) -> dict[str, TensorBytes]:
+    return {name: _random_tensor_bytes(name, shape, blocks, dtype, seed) for name, shape in shapes.items()}
 
 
 def _random_tensor_bytes(name: str, shape: Shape, blocks: BlockGenerator, dtype: RandomDtype, seed: int) -> TensorBytes:

@@ -45,6 +45,8 @@ def exact_float32() -> Iterator[None]:
 MEL_BREAK_HZ = 1000.0
 HZ_PER_MEL = 200.0 / 3
 MEL_LOG_STEP = math.log(6.4) / 27.0
+# HTK's is 2595 log10(1 + Hz / 700).
+HTK_FACTOR, HTK_HZ = 2595.0, 700.0
 
 TRIM_FRAME = 2048
 TRIM_HOP = 512
@@ -52,22 +54,39 @@ TRIM_HOP = 512
 SILENCE_POWER = 1e-10
 
 
-def mel_filters(sample_rate: int, num_fft: int, num_mels: int, top_hz: float | None = None) -> Tensor:
-    """Triangles from 0 Hz to `top_hz` or half the sample rate, each of the same area. float32 [M, K]"""
+def mel_filters(
+    sample_rate: int,
+    num_fft: int,
+    num_mels: int,
+    top_hz: float | None = None,
+    *,
+    htk: bool = False,
+    equal_areas: bool = True,
+) -> Tensor:
+    """Triangles from 0 Hz to `top_hz` or half the sample rate, on Slaney's mel scale or on HTK's. float32 [M, K]
+
+    Each has the same area, or with `equal_areas` off the height 1.
+    """
     nyquist = sample_rate / 2
     top = top_hz or nyquist
-    break_mel = MEL_BREAK_HZ / HZ_PER_MEL
-    top_mel = top / HZ_PER_MEL if top < MEL_BREAK_HZ else break_mel + math.log(top / MEL_BREAK_HZ) / MEL_LOG_STEP
-    mels = torch.linspace(0.0, top_mel, num_mels + 2, dtype=torch.float64)
-    logarithmic = MEL_BREAK_HZ * torch.exp(MEL_LOG_STEP * (mels - break_mel))
-    edges = torch.where(mels < break_mel, mels * HZ_PER_MEL, logarithmic)  # Hz, [M + 2]
+    if htk:
+        mels = torch.linspace(0.0, HTK_FACTOR * math.log10(1 + top / HTK_HZ), num_mels + 2, dtype=torch.float64)
+        edges = HTK_HZ * (10 ** (mels / HTK_FACTOR) - 1)  # Hz, [M + 2]
+    else:
+        break_mel = MEL_BREAK_HZ / HZ_PER_MEL
+        top_mel = top / HZ_PER_MEL if top < MEL_BREAK_HZ else break_mel + math.log(top / MEL_BREAK_HZ) / MEL_LOG_STEP
+        mels = torch.linspace(0.0, top_mel, num_mels + 2, dtype=torch.float64)
+        logarithmic = MEL_BREAK_HZ * torch.exp(MEL_LOG_STEP * (mels - break_mel))
+        edges = torch.where(mels < break_mel, mels * HZ_PER_MEL, logarithmic)
     frequencies = torch.linspace(0.0, nyquist, num_fft // 2 + 1, dtype=torch.float64)  # [K]
     widths = edges.diff()[:, None]  # [M + 1, 1]
     distances = frequencies - edges[:, None]  # [M + 2, K]
     rising = distances[:-2] / widths[:-1]
     falling = -distances[2:] / widths[1:]
     triangles = torch.minimum(rising, falling).clamp_min(0.0)  # [M, K]
-    return (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).float()
+    if equal_areas:
+        triangles = triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]
+    return triangles.float()
 
 
 def power_spectrum(wave: Tensor, window: Tensor, hop: int) -> Tensor:

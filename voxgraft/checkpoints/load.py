@@ -11,7 +11,7 @@ import bisect
 import copy
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -301,7 +301,7 @@ def _is_pickle(head: bytes) -> bool:
 
 
 # What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
-# every name, alone or before each other. No family has one of them before all of its own names.
+# every name, alone or before each other. A family that has one of them before its own names says so (`own_prefix`).
 WRAPPER_PREFIXES = (
     *("module.", "_orig_mod.", "base_model.model.", "model."),
     *(prefix for facts in FAMILIES.values() for prefix in facts.wrapper_prefixes),
@@ -339,6 +339,16 @@ def find_model_prefix(checkpoint: Checkpoint) -> str:
 
 
 def _find_prefix(names: Sequence[str]) -> str:
+    prefix = _find_outer_prefix(names)
+    for facts in FAMILIES.values():
+        if facts.own_prefix and prefix.endswith(facts.own_prefix):
+            outer = prefix.removesuffix(facts.own_prefix)
+            if any(name.startswith(outer + facts.own_prefix_mark) for name in names):
+                return outer
+    return prefix
+
+
+def _find_outer_prefix(names: Sequence[str]) -> str:
     # Wrappers' names that all tensors start with, one after another.
     shared = ""
     while names and (
@@ -494,11 +504,17 @@ def read_tensors(
 
 
 def iter_tensors(
-    path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | str | None = "float32"
+    path: Path,
+    shapes: Mapping[str, Shape],
+    prefix: str = "",
+    dtype: torch.dtype | str | None = "float32",
+    *,
+    integers: Collection[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
     """As `read_tensors`, one at a time and in the order of the file, for moving each to a device at once.
 
-    Every name and shape is checked before the first tensor is read. Each tensor is the caller's own copy.
+    Every name and shape is checked before the first tensor is read. Each tensor is the caller's own copy. `integers`
+    names those that are whole numbers (counters of a batch norm) and stay so.
     """
     import torch
 
@@ -512,7 +528,9 @@ def iter_tensors(
                 misfits.append(f"{prefix}{name} {list(shape)} is missing")
             elif info.shape != tuple(shape):
                 misfits.append(f"{prefix}{name} is {list(info.shape)}, not {list(shape)}")
-            elif dtype is not None and info.dtype not in ALL_FLOAT_DTYPES:
+            elif name in integers and info.dtype != "I64":
+                misfits.append(f"{prefix}{name} is {info.dtype}, not I64")
+            elif dtype is not None and name not in integers and info.dtype not in ALL_FLOAT_DTYPES:
                 misfits.append(f"{prefix}{name} is {info.dtype}, not floating point")
         if misfits:
             more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
@@ -525,7 +543,7 @@ def iter_tensors(
         with progress.progress_task(f"reading {path.name}", total) as advance:
             for name, info in sorted(infos.items(), key=lambda item: item[1].start):
                 tensor = read_stored_tensor(checkpoint, info.name)
-                tensor = tensor if dtype is None else tensor.to(dtype)
+                tensor = tensor if dtype is None or name in integers else tensor.to(dtype)
                 yield name, tensor
                 del tensor  # else it would stay in memory while the next one is read
                 advance(info.num_bytes)

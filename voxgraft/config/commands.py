@@ -476,7 +476,7 @@ class CompanionSettings(Settings):
     """The original program, and its environment."""
 
     name: CompanionName
-    """chatterbox (a package) or indextts2 (your own checkout)."""
+    """chatterbox or xtts (packages), or indextts2 (your own checkout)."""
     checkout: Path | None = None
     """IndexTTS-2: folder of its source code, which contains indextts/."""
     python: Path | None = None

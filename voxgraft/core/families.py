@@ -17,6 +17,7 @@ from typing import Any
 FAMILY_NAMES = (
     "chatterbox",
     "indextts2",
+    "xtts",
     "tiny",
 )
 
@@ -41,6 +42,11 @@ class FamilyFacts:
     """Training speed, for estimates."""
     voice_bytes_per_clip: int = 0
     """What a prepared clip keeps of a voice beside its codes."""
+    own_prefix: str = ""
+    """What all names of the language model begin with in the published file, although another family's wrapper has the
+    same prefix."""
+    own_prefix_mark: str = ""
+    """Beginning of a name, the prefix included, that only this family has behind it."""
     wrapper_prefixes: Sequence[str] = ()
     """What trainers with a class of their own around the whole program put before the model's names."""
     other_model_prefixes: Sequence[str] = ()
@@ -69,7 +75,7 @@ def _read_facts(name: str) -> FamilyFacts:
     return FamilyFacts(name=name, loss_weights=(text_weight, speech_weight), base_files=base_files, **values)
 
 
-# Read at import, since settings list their choices; three small files take about a millisecond.
+# Read at import, since settings list their choices; four small files take about a millisecond.
 FAMILIES: Mapping[str, FamilyFacts] = MappingProxyType({name: _read_facts(name) for name in FAMILY_NAMES})
 BUILT_IN_BASES: Mapping[str, Path] = MappingProxyType(
     {

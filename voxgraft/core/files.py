@@ -196,12 +196,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
 
 
-def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Strict JSON: no duplicate keys, no NaN, bounded size and depth."""
-    return parse_json(read_text(path, max_bytes), path)
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES, *, constants: bool = False) -> Any:
+    """Strict JSON: no duplicate keys, no NaN, bounded size and depth.
+
+    `constants` accepts the bare words NaN and Infinity, which Python's own writer leaves in other programs' files.
+    """
+    return parse_json(read_text(path, max_bytes), path, constants=constants)
 
 
-def parse_json(text: str, where: Path | str) -> Any:
+def parse_json(text: str, where: Path | str, *, constants: bool = False) -> Any:
     """JSON text to Python values, with the same strictness as `read_json`."""
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -212,7 +215,9 @@ def parse_json(text: str, where: Path | str) -> Any:
             raise FileError("json-duplicate-key", f"the key {twice!r} appears twice", where=where)
         return found
 
-    def no_constant(name: str) -> Any:
+    def constant(name: str) -> Any:
+        if constants:
+            return float(name)
         raise FileError("json-broken", f"{name} is not a JSON value", where=where)
 
     def short_int(digits: str) -> int:
@@ -221,7 +226,7 @@ def parse_json(text: str, where: Path | str) -> Any:
         return int(digits)
 
     try:
-        value = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant, parse_int=short_int)
+        value = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=constant, parse_int=short_int)
     except json.JSONDecodeError as error:
         found = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise FileError("json-broken", found, where=where) from None

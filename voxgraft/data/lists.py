@@ -58,6 +58,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".psv", ".jsonl", ".list")
 _LIST_NAMES = re.compile(
     r"metadata\.txt|.*\.done\.data|prompts\.data|transcripts?\.txt|transcript\.v\.[\d.]+\.txt", re.IGNORECASE
 )
+_QUOTED_CELL = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
 _FESTIVAL_LINE = re.compile(r'\s*\(\s*([^\s()"]+)\s+"((?:[^"\\]|\\.)*)"\s*\)\s*')
 _LIBRISPEECH_NAME = re.compile(r"(\d+)_(\d+)_\d+")
 # GPT-SoVITS has its own codes for two languages.
@@ -419,6 +420,8 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
         line, values = item
         if has_header and values == head:
             continue
+        if has_header and delimiter not in ",;":
+            values = _read_quoted_cells(values, delimiter, len(head))
         if has_header and len(values) != len(head):
             yield SourceProblem("table-line", f"{len(values)} columns, but the header has {len(head)}", name, line)
         elif has_header:
@@ -440,6 +443,18 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
             has_speaker = has_speaker_last or has_speaker_second
             spoken = said if has_speaker or not more else more
             yield TranscriptRow(line, audio, spoken, said, speaker=more if has_speaker else "")
+
+
+def _read_quoted_cells(values: list[str], delimiter: str, width: int) -> list[str]:
+    """The cells of a line by the rules of csv, as pandas writes tables, where nothing else can be meant: a cell has
+    doubled quotes inside of quotes, or the line has more cells than the header."""
+    if len(values) == width and not any(map(_QUOTED_CELL.fullmatch, values)):
+        return values
+    try:
+        cells = next(csv.reader([delimiter.join(values)], delimiter=delimiter, strict=True))
+    except csv.Error:
+        return values
+    return [cell.strip() for cell in cells] if len(cells) == width else values
 
 
 def _is_speaker_column(values: Sequence[str]) -> bool:

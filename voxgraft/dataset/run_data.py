@@ -275,6 +275,7 @@ def build_sampler(
         min_prompt_seconds=data.min_prompt_seconds,
         single_clip_speakers=data.single_clip_speakers,
         num_conditioning=spec.num_conditioning,
+        num_framing=spec.text_framing + spec.speech_framing,
     )
     return DeterministicSampler(sets, weights, train.batch_tokens, train.seed, rules, left_for_others=left_for_others)
 
@@ -532,7 +533,7 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
                 context.base_tokenizer = attempt(lambda: open_tokenizer(files.tokenizer))
                 context.base_checkpoint = attempt(lambda: stack.enter_context(open_checkpoint(files.checkpoint)))
     if (named := settings.tokenizer.file) is not None:
-        context.grown = attempt(lambda: open_tokenizer(named))
+        context.grown = attempt(lambda: open_tokenizer(named, judged=True))
     if (run := context.run) is None:
         return
     graft_folder = RunFolder(run).graft

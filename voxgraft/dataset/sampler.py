@@ -72,8 +72,6 @@ MIN_CLIPS_FOR_WARNING, MOSTLY_SINGLE_SHARE = 3, 0.8
 
 
 MAX_CACHED_EPOCHS = 3
-# Start and stop of the text and of the speech.
-_NUM_FRAMING_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +98,8 @@ class DataSamplerOptions:
     """Longer clips are left out."""
     num_conditioning: int = 34
     """Positions in front of the text (`SequenceSpec.num_conditioning`)."""
+    num_framing: int = 4
+    """Positions beside text ids and codes: starts and stops (`text_framing` and `speech_framing` of the spec)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.text_dropout <= 1:
@@ -195,7 +195,7 @@ class DatasetStream:
         self.set, self.name, self.budget, self._seed = clips, clips.name, budget, seed
         order = sorted(range(len(clips)), key=lambda clip: clips.infos[clip].id)
         self.prompts = PromptSelector(clips, options.min_prompt_seconds, order)
-        self._tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _NUM_FRAMING_TOKENS)
+        self._tokens = clips.num_text + clips.num_codes + (options.num_conditioning + options.num_framing)
         lone = [clip for clip in order if self.prompts.is_single_clip(clip)]
         left_out = {
             "lone speaker": lone if options.single_clip_speakers == "leave-out" else [],
@@ -271,7 +271,7 @@ def list_samples(
     for at, clips in enumerate(sets):
         order = sorted(range(len(clips)), key=lambda clip: clips.infos[clip].id)
         prompts = PromptSelector(clips, options.min_prompt_seconds, order)
-        tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _NUM_FRAMING_TOKENS)
+        tokens = clips.num_text + clips.num_codes + (options.num_conditioning + options.num_framing)
         limit = options.max_tokens_per_clip or math.inf
         items += [Sample(at, clip, (at, prompts.prompt(clip, seed, 0))) for clip in order if tokens[clip] <= limit]
     return tuple(items)

@@ -262,8 +262,11 @@ def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, langua
     if not usable_sets:
         why = f"{system.name} has no piece for any letter of the held-out texts"
         return dict.fromkeys(LOSS_MEASURES, unmeasured_score(why))
+    spec = system.model.spec
     order = DataSamplerOptions(
-        min_prompt_seconds=held_out.min_prompt_seconds, num_conditioning=system.model.spec.num_conditioning
+        min_prompt_seconds=held_out.min_prompt_seconds,
+        num_conditioning=spec.num_conditioning,
+        num_framing=spec.text_framing + spec.speech_framing,
     )
     metrics = Validator(
         TrainableModel(system.model, {}, system.gate),
@@ -432,7 +435,7 @@ def _compute_speech_logits(
     spec = system.model.spec
     encoded = [system.encode(utterance.sentence.text, language) for utterance in utterances]
     layouts = [
-        build_sequence(spec, own.ids, utterance.codes, closed=own.closed)
+        build_sequence(spec, own.ids, utterance.codes, closed=own.closed, spoken=True)
         for own, utterance in zip(encoded, utterances, strict=True)
     ]
     batch = pack_batch(

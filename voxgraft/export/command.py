@@ -253,7 +253,7 @@ def _write_upstream_export(
     graft, upstream = source.graft, source.family.upstream()
     drop_in = build_drop_in_tokenizer(source) if settings.drop_in else None
     pieces = graft.card.base_pieces if drop_in else graft.tokenizer.size
-    folder = upstream.folder(source.files, pieces)
+    folder = upstream.folder(source.files, pieces, source.language)
     costs = _collect_language_costs(source)
     # The drop-in is the export's folder itself; else each part has a folder of its own.
     parts = [""] if drop_in else [part_name for part_name in (GROWN, MERGED) if settings.parts in ("both", part_name)]

@@ -50,7 +50,8 @@ MAX_SHOWN = 48
 MAX_SIZES_NAMED = 4
 HASH_DIGITS = 12
 # Weights are never in these formats; a cast would make zeros of most of them. Published counters and positions are.
-WHOLE_FORMATS, COUNTERS = ("I64", "I32", "I16"), ("num_batches_tracked", "input_pos")
+WHOLE_FORMATS = ("I64", "I32", "I16")
+COUNTERS = ("num_batches_tracked", "input_pos", "accumulator_index", "accumulator_filled")
 # Sound whose loudest sample is below this is none (-60 dB).
 SILENT_PEAK = 1e-3
 # Synthetic, and shipped for the demo: a base without voices of its own can still be tried.

@@ -228,6 +228,30 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
     return []
 
 
+def _last_row_findings(subject: CheckSubject, pieces: int) -> list[Finding]:
+    """Whether the last new row began as the base's last one, in every table that has directions."""
+    tables = [(old, new) for old, new in _table_pairs(subject).values() if len(new.info.shape) == 2]
+    same = True
+    for old, new in tables:
+        num_rows = new.info.shape[0]
+        # A single new row has no others to compare with.
+        if num_rows < pieces + 2 or old.info.shape[0] != pieces:
+            return []
+        last = old.rows(pieces - 1, pieces)
+        rows = new.rows(max(pieces, num_rows - SPARE_SAMPLE_ROWS), num_rows)[::-1]
+        if not is_spare_copy(last[0], rows):
+            return []
+        same = same and last[0].tobytes() == rows[0].tobytes()
+    if not tables:
+        return []
+    num_rows = tables[0][1].info.shape[0]
+    piece = subject.grown.shown(num_rows - 1) if subject.grown else f"<{num_rows - 1}>"
+    how = "is the base's last row, bit for bit," if same else "started as the base's last row"
+    names = ", ".join(new.info.name for _, new in tables)
+    found = f"row {num_rows - 1:,}, the last new piece ({piece}), {how} in {names}"
+    return [finding("last-row-copied", found, where=subject.settings.checkpoint or "")]
+
+
 def is_spare_copy(spare: RowArray, rows: RowArray) -> bool:
     """The same bits, or a trained copy: the first row points where the spare does, and the others mostly do not."""
     if np.array_equal(spare, rows[0]):
@@ -572,7 +596,7 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         if are_rows_noise(rows):
             found = f"the {len(rows):,} new rows of {name} look like independent random numbers"
             findings.append(finding("new-rows-random", found, where=where))
-    return findings + biases
+    return findings + biases + ([] if family.spare_rows else _last_row_findings(subject, pieces))
 
 
 def _empty_row_limit(base: TableReader, pieces: int) -> float:

@@ -50,6 +50,7 @@ class BaseReport:
     family: str
     place: Path
     release: str
+    licence: str
     languages: tuple[str, ...]
     others: tuple[str, ...]
     """Checkpoints of other releases in the same folder."""
@@ -81,6 +82,7 @@ class BaseReport:
         return {
             "family": self.family,
             "release": self.release,
+            "licence": self.licence,
             "place": str(self.place),
             "checkpoint": {
                 "file": self.checkpoint,
@@ -128,12 +130,14 @@ class BaseReport:
         lines.append(f"text rows: {rows}{spare}")
         if self.tokenizer is not None:
             kind, pieces = self.tokenizer.kind, f"{self.tokenizer.size:,} pieces"
-            lines.append(f"tokenizer: {kind}, {pieces}, sha256 {self.tokenizer.sha256}")
+            gaps = f" ({len(self.tokenizer.gaps)} ids without one)" if self.tokenizer.gaps else ""
+            lines.append(f"tokenizer: {kind}, {pieces}{gaps}, sha256 {self.tokenizer.sha256}")
         lines.append(f"languages ({len(self.languages)}): {' '.join(self.languages)}")
         if self.others:
             lines.append(f"also in this folder: {', '.join(self.others)} (give the file itself to show it)")
         if self.fingerprint is not None:
             lines.append(f"fingerprint: {self.fingerprint}")
+        lines.append(f"licence: {self.licence}")
         file_rows = []
         for file in self.files:
             style = "green" if file["there"] else "yellow" if file["needed_for"] else ""
@@ -156,7 +160,6 @@ class BaseReport:
         return [*lines, style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))]
 
 
-BASE_CONFIG_NAME = "config.yaml"
 TOKENIZER_SUFFIXES = (".json", ".model")
 # By a file that is in them: what they are, and what to do instead.
 NON_BASE_FOLDERS = {
@@ -181,7 +184,9 @@ def show_base(settings: ShowSettings) -> BaseReport:
         description = family.describe(files, next(iter(rows.values()), 0))
         shapes = {name: info.shape for name, info in own.items()}
         size = _attempt(lambda: family.infer_size(files, shapes), findings)
-        non_float = [info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES]
+        non_float = [
+            info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES and not family.is_computed(info.name)
+        ]
         if non_float:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
             first = f"{non_float[0].name} is {non_float[0].dtype}"
             message = f"{len(non_float):,} of {len(own):,} tensors are not floating point: {first}"
@@ -217,6 +222,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
             family=family.name,
             place=files.folder if is_folder(settings.base) else files.checkpoint,
             release=description.release,
+            licence=family.licence,
             languages=description.languages,
             others=description.others,
             checkpoint=files.checkpoint.name,
@@ -274,7 +280,9 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
             items.append(check_tensor_prefix(CheckpointScan(path, shapes), tables))
         for item in filter(None, items):
             raise CheckpointError.of(item)
-        family, config = detect_checkpoint_family(checkpoint, settings.family), path.with_name(BASE_CONFIG_NAME)
+        family = detect_checkpoint_family(checkpoint, settings.family)
+        config = path.with_name(family.config_name) if family.config_name else None
+        config = config if config is not None and is_file(config) else None
         # The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing.
         tokenizer_path = path.with_name(family.tokenizer_names[0])
         try:
@@ -285,7 +293,7 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
                 cure = "put its tokenizer next to it (for an extended file: the one in RUN/graft), and try again."
                 item = replace(item, cure=cure)
             findings.append(item)
-        yield family, BaseFiles(path.parent, path, tokenizer_path, config if is_file(config) else None), checkpoint
+        yield family, BaseFiles(path.parent, path, tokenizer_path, config), checkpoint
 
 
 def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
@@ -304,7 +312,7 @@ OPTIONAL_PARTS = {
     "server": "speech server (`voxgraft serve`)",
     "hub": "download bases, push and pull grafts",
     "indextts2": "prepare data for IndexTTS-2",
-    "languages": "Japanese text for Chatterbox",
+    "languages": "Japanese text for Chatterbox, Japanese and Chinese text for XTTS",
     "tensorboard": "TensorBoard files",
     "vad": "speech detection with Silero",
     "ray": "prepare data on several machines",

@@ -184,6 +184,10 @@ _RESUME_NOTES = {
         "new rows are copies of one another, or of base rows",
         "{found}: only training makes them different",
     ),
+    "last-row-copied": (
+        "its last new row is a copy of the base's last row",
+        "{found}: only training on texts with this piece makes it different",
+    ),
     "checkpoint-prefixed": (
         "its tensor names have a prefix, or the file contains other models",
         "`voxgraft repair` writes the file without them",

@@ -192,8 +192,9 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
 
 def check_tensor_prefix(seen: CheckpointScan, tables: tuple[str, ...]) -> Finding | None:
     """What to say of a file whose names all follow a prefix, as a wrapper around the model saves them."""
+    longest_first = sorted(tables, key=len, reverse=True)  # one table's name may be the end of another's
     for name in seen.shapes:
-        for table in tables:
+        for table in longest_first:
             if name.endswith(f".{table}"):
                 prefix = name.removesuffix(table)
                 found = f"{seen.path.name} has {name}: every name starts with {prefix[:40]!r}"

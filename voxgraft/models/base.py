@@ -39,8 +39,8 @@ AnyIdArray = NDArray[np.integer[Any]]
 class SequenceSpec:
     """What a family's sequences are made of, and how long their parts may be.
 
-    A sequence is conditioning, then text (start, ids, stop), then speech (start, codes, stop). Text and speech count
-    their positions apart, each from 0.
+    A sequence is conditioning, then text (start, ids, stop), then speech (start, codes, one stop or several). Text and
+    speech count their positions apart, each from 0.
     """
 
     num_text_ids: int
@@ -54,6 +54,14 @@ class SequenceSpec:
     """Most text ids of one utterance, start and stop not counted."""
     max_codes: int
     num_conditioning: int = 34
+    num_speech_stops: int = 1
+    """Stops behind the codes of a sequence to learn from."""
+    hides_text_stop: bool = False
+    """Whether sequences to learn from lack the text's stop as an input, which is only predicted there.
+
+    XTTS's own trainer masks that one position as a key and scores nothing at it, so that it acts on nothing; its last
+    speech stop likewise. A sequence without them has the same logits, losses and gradients, and needs no mask. While
+    speaking, the text's stop is an input like all others."""
     guided: bool = False
     """Whether the model was taught to read without text, which guidance goes by."""
     forbidden_text_ids: frozenset[int] = frozenset()
@@ -64,6 +72,18 @@ class SequenceSpec:
     """The position that the original program gives to the first code it has spoken."""
     initial_penalized_codes: tuple[int, ...] = ()
     """Codes that the original program's repetition penalty takes for spoken before the first one is."""
+    voices_stop: bool = False
+    """Whether a vocoder also gets the state that predicted the stop, if an utterance came to its end."""
+
+    @property
+    def text_framing(self) -> int:
+        """Positions that the text of a sequence to learn from has beside its ids."""
+        return 1 if self.hides_text_stop else 2
+
+    @property
+    def speech_framing(self) -> int:
+        """The same of its speech."""
+        return 1 + self.num_speech_stops - self.hides_text_stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +93,10 @@ class SequencePart:
     ids: IdArray
     positions: IdArray
     targets: IdArray
+
+    def cut(self, count: int) -> SequencePart:
+        """The same part without its last positions."""
+        return SequencePart(self.ids[:-count], self.positions[:-count], self.targets[:-count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +121,13 @@ def build_sequence(
     *,
     closed: Sequence[bool] | NDArray[Any] | None = None,
     stock: bool = True,
+    spoken: bool = False,
 ) -> TokenSequence:
     """A sequence to learn from, or, without codes, one to speak from. `closed` says at which ids the gate is closed.
 
-    Chatterbox's own program begins to speak with two start ids, and IndexTTS-2's skips the position after the first;
-    `stock=False` begins as sequences to learn from do.
+    Chatterbox's own program begins to speak with two start ids, IndexTTS-2's skips the position after the first, and
+    XTTS's reads the text's stop; `stock=False` begins as sequences to learn from do. `spoken` says that the codes are
+    the model's own, for its states at them: their text is the one of the prompt.
     """
     text = _validate_ids(text_ids, spec.num_text_ids, spec.max_text, "text id")
     # IndexTTS-2 strips start and stop ids from a text: what is on them would never be spoken.
@@ -112,9 +138,15 @@ def build_sequence(
             "ids-barred", f"the text contains the ids {forbidden_ids}", expected="ordinary pieces", cure=cure
         )
     text_part = _build_part(np.concatenate([[spec.text_start], text, [spec.text_stop]]))
+    is_prompt = spoken or (codes is None and stock)
+    if spec.hides_text_stop and not is_prompt:
+        text_part = text_part.cut(1)
     if codes is not None:
         code_ids = _validate_ids(codes, spec.num_codes, spec.max_codes, "speech code")
-        speech_part = _build_part(np.concatenate([[spec.speech_start], code_ids, [spec.speech_stop]]))
+        stops = [spec.speech_stop] * spec.num_speech_stops
+        speech_part = _build_part(np.concatenate([[spec.speech_start], code_ids, stops]))
+        if spec.hides_text_stop:
+            speech_part = speech_part.cut(1)
     else:
         # A prompt has no codes: only start ids, at the positions where the original counts them, and no targets.
         positions = np.asarray(spec.upstream_start_positions if stock else (0,), dtype=np.int64)
@@ -126,7 +158,7 @@ def build_sequence(
             found = f"{len(closed)} marks of the gate for {len(text)} text ids"
             raise GraftError("packing", found, expected="one for each")
         # Start and stop are of the whole sentence, for which the gate is open.
-        mask = np.concatenate([[False], np.asarray(closed, dtype=bool), [False]])
+        mask = np.concatenate([[False], np.asarray(closed, dtype=bool), [False]])[: len(text_part.ids)]
     return TokenSequence(spec.num_conditioning, text_part, speech_part, mask)
 
 
@@ -266,6 +298,10 @@ class Family(ABC):
     tokenizer_names: ClassVar[tuple[str, ...]]
     """File names of the tokenizer in a base folder, in the order in which they are looked for."""
     checkpoint_names: ClassVar[tuple[str, ...]]
+    config_name: ClassVar[str | None] = None
+    """File name of the config in a base folder, for families that need one."""
+    has_id_gaps: ClassVar[bool] = False
+    """Whether published tokenizers have ids without a piece, which keep their rows."""
     rates: ClassVar[dict[str, tuple[float, float]]]
     """By part (rows, adapter, body): the lowest and the highest learning rate that make sense."""
     code_hz: ClassVar[float]
@@ -575,8 +611,8 @@ class UpstreamProgram(ABC):
     """Languages whose letters the program rewrites, so that a sentence of another one cannot have spans of them."""
 
     @abstractmethod
-    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:
-        """The folder for a checkpoint with rows for that many pieces."""
+    def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:
+        """The folder for a checkpoint with rows for that many pieces, those of the new language among them."""
 
     def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:  # noqa: ARG002 (of programs that need one)
         """A short program that loads an export of another size; None where the program needs none."""
@@ -612,6 +648,18 @@ def find_side_files(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[st
     """Of the named files and folders those that are in the base, and the names of those that are not."""
     there = {name: files.folder / name for name in names if path_exists(files.folder / name)}
     return there, tuple(name for name in names if name not in there)
+
+
+def require_finite_array(values: NDArray[Any], shape: tuple[int, ...], what: str) -> None:
+    """Raise unless an array of a condition holds finite floating-point numbers in that shape."""
+    array = np.asarray(values)
+    if array.shape != shape or not np.issubdtype(array.dtype, np.floating):
+        found = f"{what} as {array.dtype} of shape {list(array.shape)}"
+        raise GraftError("condition-form", found, expected=f"floating-point numbers of shape {list(shape)}")
+    wrong = int(np.count_nonzero(~np.isfinite(array)))
+    if wrong:
+        found = f"{what} with {wrong:,} of {array.size:,} numbers not finite"
+        raise GraftError("condition-form", found, expected="finite numbers")
 
 
 MAX_LISTED_DIFFERENCES = 6

@@ -48,6 +48,8 @@ class SpeechModel(nn.Module, ABC):
     spare_rows: ClassVar[int] = 0
     unused_param_prefixes: ClassVar[tuple[str, ...]] = ()
     """How the names of parameters begin that no loss reaches."""
+    file_key: ClassVar[str | None] = None
+    """In a published torch file, the key of the dictionary that holds the tensors; None where they are alone."""
 
     @property
     @abstractmethod
@@ -187,7 +189,7 @@ def pack_batch(
     last_code = max(spec.num_codes - 1, spec.speech_start, spec.speech_stop)
     for layout in layouts:
         _require_part("text id", layout.text, spec.num_text_ids - 1, spec.max_text + 2)
-        _require_part("speech code", layout.speech, last_code, spec.max_codes + 2)
+        _require_part("speech code", layout.speech, last_code, spec.max_codes + 1 + spec.num_speech_stops)
         if layout.num_conditioning != spec.num_conditioning:
             found = f"a layout with {layout.num_conditioning} conditioning slots"
             raise GraftError("packing", found, expected=f"{spec.num_conditioning}")
@@ -251,11 +253,13 @@ def compute_speech_latents(
     conditions: Sequence[Any],
     codes: Sequence[Sequence[int]],
     closed: Sequence[Sequence[bool] | None] | None = None,
+    ended: Sequence[bool] | None = None,
 ) -> list[Tensor]:
-    """The final states that predict each code, from a pass over text and codes as in training. -> [codes, W] a row
+    """The final states that predict each code, from a second pass over text and codes. -> [codes, W] a row
 
-    States kept while decoding are not the same: the original decodes with a gap in the positions. The caller sets
-    the adapter's gate as it was when the codes were drawn; `closed` says at which text ids it is closed.
+    States kept while decoding are not the same in IndexTTS-2, which decodes with a gap in the positions. The caller
+    sets the adapter's gate as it was when the codes were drawn; `closed` says at which text ids it is closed, `ended`
+    which utterances came to their end, for families whose vocoder also takes the state that predicted the stop.
     """
     nonempty = [index for index, own in enumerate(codes) if len(own)]
     width = model.body.num_heads * model.body.head_width
@@ -263,7 +267,8 @@ def compute_speech_latents(
     if not nonempty:
         return latents
     masks = closed or [None] * len(codes)
-    layouts = [build_sequence(model.spec, texts[index], codes[index], closed=masks[index]) for index in nonempty]
+    spec = model.spec
+    layouts = [build_sequence(spec, texts[index], codes[index], closed=masks[index], spoken=True) for index in nonempty]
     batch = pack_batch(model, layouts, [conditions[index] for index in nonempty])
     hidden = compute_hidden_states(model, batch)  # [T, W]
     end = 0
@@ -271,7 +276,8 @@ def compute_speech_latents(
         end += layout.length
         # The speech inputs are start, codes, stop: the first as many as there are codes predict them.
         first = end - len(layout.speech.ids)
-        latents[index] = model.speech_latents(hidden[first : first + len(codes[index])])
+        has_stop = spec.voices_stop and ended is not None and ended[index]
+        latents[index] = model.speech_latents(hidden[first : first + len(codes[index]) + has_stop])
     return latents
 
 
@@ -307,6 +313,8 @@ def find_part_file(path: Path, names: tuple[str, ...]) -> Path:
 
 
 DTYPE_FORMATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
+# Counters that some families' files hold.
+INTEGER_FORMATS = {torch.int64: "I64"}
 
 
 def load_model(
@@ -322,10 +330,14 @@ def load_model(
     """
     with init_empty_weights():
         model = family.build_empty_model(files)
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    expected = model.state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
+    integers = {name for name, tensor in expected.items() if not tensor.is_floating_point()}
     state = {}
-    for name, tensor in iter_tensors(files.checkpoint, shapes, dtype=dtype):
-        if tensor.dtype not in DTYPE_FORMATS:  # with dtype=None a file may also hold integers, which no layer takes
+    for name, tensor in iter_tensors(files.checkpoint, shapes, dtype=dtype, integers=integers):
+        if (
+            tensor.dtype not in DTYPE_FORMATS and name not in integers
+        ):  # with dtype=None a file may also hold integers, which no layer takes
             found = f"{name} is {str(tensor.dtype).removeprefix('torch.')}"
             raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=files.checkpoint)
         state[name] = tensor.to(device)
@@ -358,19 +370,20 @@ def save_model(model: SpeechModel, path: Path) -> None:
 
     state = model.state_dict()
     tensors = {}
+    formats = DTYPE_FORMATS | INTEGER_FORMATS
     for name, tensor in state.items():
-        if tensor.is_meta or tensor.dtype not in DTYPE_FORMATS:
+        if tensor.is_meta or tensor.dtype not in formats:
             found = f"{name} is {'not loaded' if tensor.is_meta else str(tensor.dtype)}"
             raise CheckpointError("base-not-loaded", found, expected="floating-point numbers", where=path)
         # NumPy has no bfloat16: bytes of any format are taken through a view of uint8. One tensor at a time is copied.
-        tensors[name] = TensorBytes(DTYPE_FORMATS[tensor.dtype], tuple(tensor.shape), partial(_tensor_bytes, tensor))
+        tensors[name] = TensorBytes(formats[tensor.dtype], tuple(tensor.shape), partial(_tensor_bytes, tensor))
     total = sum(tensor.num_bytes for tensor in tensors.values())
     with atomic_write(path) as stream, progress.progress_task(f"writing {path.name}", total) as advance:
         sink = ByteSink(stream, advance=advance)
         if path.suffix == ".safetensors":
             write_safetensors(sink, tensors, None)
         else:
-            write_torch(sink, tensors)
+            write_torch(sink, tensors, wrapper=model.file_key)
 
 
 def _tensor_bytes(tensor: Tensor) -> Iterator[memoryview]:

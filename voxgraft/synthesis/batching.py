@@ -169,7 +169,8 @@ class DecodeBatch:
         if not self._latents:
             return SynthesisResult(tuple(codes), stop)
         with row.system.set_gate_for(request.language):
-            (found,) = compute_speech_latents(model, [request.text_ids], [request.condition], [codes], [request.closed])
+            texts, conditions, closed = [request.text_ids], [request.condition], [request.closed]
+            (found,) = compute_speech_latents(model, texts, conditions, [codes], closed, [stop == "ended"])
         return SynthesisResult(tuple(codes), stop, found.float().cpu().numpy())
 
     def _pad_streams(self, active: int) -> int:

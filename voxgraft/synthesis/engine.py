@@ -571,7 +571,10 @@ class SynthesisEngine:
                     with self._set_gate(language):
                         texts, conditions = [item.text_ids for item in batch], [item.condition for item in batch]
                         codes_of, closed = [item.codes for item in results], [item.closed for item in batch]
-                        found = compute_speech_latents(self._generator.model, texts, conditions, codes_of, closed)
+                        is_ended = [item.ended for item in results]
+                        found = compute_speech_latents(
+                            self._generator.model, texts, conditions, codes_of, closed, is_ended
+                        )
                     rows = [item.float().cpu().numpy() for item in found]
                     results = [replace(item, latents=row) for item, row in zip(results, rows, strict=True)]
                 yield list(zip(positions, results, strict=True))

@@ -283,12 +283,15 @@ def _compose_nfc(line: str, number: int, path: Path) -> str:
     return unicodedata.normalize("NFC", line)
 
 
-def open_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a file: tokenizers-JSON BPE, SentencePiece unigram or BPE, or a flat map (to be judged)."""
-    return parse_tokenizer(read_bytes(path, MAX_TOKENIZER_BYTES), path)
+def open_tokenizer(path: Path, *, judged: bool = False) -> Tokenizer:
+    """The tokenizer in a file: tokenizers-JSON BPE, SentencePiece unigram or BPE, or a flat map (to be judged).
+
+    One that is only `judged` may have lost its unknown token, which is put back so that the rest can be looked at.
+    """
+    return parse_tokenizer(read_bytes(path, MAX_TOKENIZER_BYTES), path, judged=judged)
 
 
-def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
+def parse_tokenizer(data: bytes, path: Path, *, judged: bool = False) -> Tokenizer:
     """The tokenizer in the bytes of a file; `path` is what errors name."""
     # On use: sentencepiece and tokenizers are slow to import, and commands without a tokenizer need neither.
     from voxgraft.tokenizers import formats
@@ -299,7 +302,10 @@ def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
     if not isinstance(document, dict) or not document:
         raise TokenizerError("tokenizer-broken", f"{path.name} is not a tokenizer", where=path)
     if isinstance(document.get("model"), dict):
-        return formats.BpeJsonTokenizer(data, document, path)
+        lost = formats.restore_unknown_token(document) if judged else None
+        tokenizer = formats.BpeJsonTokenizer(data, document, path)
+        tokenizer.lost_unknown = lost
+        return tokenizer
     if all(type(value) is int for value in document.values()):
         return formats.FlatMapTokenizer(data, document, path)
     found = f"{path.name} has the keys {', '.join(list(document)[:5])}"

@@ -38,6 +38,8 @@ class BpeJsonTokenizer(Tokenizer):
     """A `tokenizers` JSON file with a BPE model and the Whitespace pre-tokenizer."""
 
     kind = "bpe-json"
+    lost_unknown: str | None = None
+    """The piece for unknown letters, if the file does not name it: then such letters leave no id at all."""
 
     def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
         _validate_bpe_json(document, path)
@@ -124,6 +126,20 @@ _ACCEPTED_MODEL: dict[str, tuple[Any, ...]] = {
     "byte_fallback": (None, False),
     "ignore_merges": (None, False),
 }
+
+
+UNKNOWN_PIECES = ("[UNK]", "<unk>")
+
+
+def restore_unknown_token(document: dict[str, Any]) -> str | None:
+    """Name the unknown token again where it was lost, as when a model is built anew from vocabulary and merges."""
+    model, vocab = document["model"], document["model"].get("vocab")
+    if model.get("unk_token") is not None or not isinstance(vocab, dict):
+        return None
+    lost = next((piece for piece in UNKNOWN_PIECES if piece in vocab), None)
+    if lost is not None:
+        model["unk_token"] = lost
+    return lost
 
 
 def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from voxgraft.core import progress
-from voxgraft.core.errors import Finding, Level, finding
+from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
 from voxgraft.core.languages import (
     MAX_STRAY_SHARE,
     MIN_CERTAIN_SCRIPT_SHARE,
@@ -27,11 +27,14 @@ from voxgraft.core.languages import (
 )
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.tokenizers import WORD_START, Tokenizer
-from voxgraft.tokenizers.formats import FlatMapTokenizer, SentencePieceTokenizer
+from voxgraft.tokenizers.formats import BpeJsonTokenizer, FlatMapTokenizer, SentencePieceTokenizer
 from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_start, survives_preprocessing
 
 # A family's front end: text and language code to tokenizer input, with the tag where the base has it.
 TaggedTextPreprocessor = Callable[[str, str | None], str]
+
+# A sentence that the original program cannot read has no ids that could change.
+_UNREAD_CODES = ("text-unread", "package-missing")
 
 
 @dataclass(slots=True)
@@ -48,6 +51,8 @@ class ProofCounts:
     """Of `base_unknown`: those that the extended tokenizer encodes differently."""
     base_unknown_better: int = 0
     """Of `base_unknown_moved`: those with fewer unknown tokens than before."""
+    unread: int = 0
+    """Not compared and not in the total: the original program refuses them, or a package to read them is missing."""
 
     @property
     def total(self) -> int:
@@ -190,7 +195,7 @@ def prove_tokenizer(
     new: NewLanguageText,
 ) -> TokenizerProof:
     """Encode the corpus with both tokenizers, id by id, and the new language's text before and after."""
-    overall, by_language, first = _compare_tokenizers(base, grown, corpus, front, new.tag)
+    overall, by_language, first, unread = _compare_tokenizers(base, grown, corpus, front, new.tag)
     before = after = None
     unknown: Counter[str] = Counter()
     if new.sentences:
@@ -214,6 +219,7 @@ def prove_tokenizer(
     findings = [
         *check_tokenizer_structure(base, grown, new.tag),
         *changes,
+        *(finding("proof-unread", f"{language}: {found}") for language, found in unread.items()),
     ]
     if after is not None and after.unknown:
         # Letters of the language without a piece are an error; symbols and letters of other scripts are not.
@@ -252,16 +258,27 @@ def _compare_tokenizers(
     corpus: Iterable[tuple[str | None, str]],
     front: TaggedTextPreprocessor,
     tag: str | None,
-) -> tuple[ProofCounts, dict[str, ProofCounts], dict[str, Any] | None]:
+) -> tuple[ProofCounts, dict[str, ProofCounts], dict[str, Any] | None, dict[str, str]]:
+    """Counts over all and by language, the first change, and by language why its first unread sentence is not read."""
     overall = ProofCounts()
+    unread: dict[str, str] = {}
     by_language: dict[str, ProofCounts] = {}
     first: dict[str, Any] | None = None
     sentences = list(corpus)
     with progress.progress_task("proving", len(sentences)) as advance:
         for language, text in sentences:
-            prepared = front(text, language)
-            old, new = base.encode(prepared), grown.encode(prepared)
             counts = by_language.setdefault(language or "other", ProofCounts())
+            try:
+                prepared = front(text, language)
+            except VoxgraftError as error:
+                if error.finding.code not in _UNREAD_CODES:
+                    raise
+                counts.unread += 1
+                overall.unread += 1
+                unread.setdefault(language or "other", error.finding.found)
+                advance(1)
+                continue
+            old, new = base.encode(prepared), grown.encode(prepared)
             if base.unknown_id in old:
                 name = "base_unknown"
             elif old == new:
@@ -277,7 +294,7 @@ def _compare_tokenizers(
                 pieces = {"base": tuple(map(base.shown, old)), "grown": tuple(map(grown.shown, new))}
                 first = {"language": language, "text": text, **pieces}
             advance(1)
-    return overall, by_language, first
+    return overall, by_language, first, unread
 
 
 def measure_coverage(tokenizer: Tokenizer, new: NewLanguageText) -> tuple[TokenizerCoverage, Counter[str]]:
@@ -347,12 +364,23 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
     elif grown.kind != base.kind:
         found = f"{grown.path.name} is {grown.kind}, the base is {base.kind}"
         findings.append(finding("tokenizer-kind", found, where=where))
+    if isinstance(grown, BpeJsonTokenizer) and grown.lost_unknown is not None:
+        at = grown.ids[grown.lost_unknown]
+        found = f"{where.name} names no unk_token, and {grown.lost_unknown} has id {at}"
+        cure = f'write "unk_token": "{grown.lost_unknown}" into the section `model` of {where.name}.'
+        findings.append(finding("unknown-token-lost", found, where=where, cure=cure))
     moved = [at for at in range(base.size) if at >= grown.size or base.pieces[at] != grown.pieces[at]]
     if moved:
         at = moved[0]
         found = (
             f"{len(moved):,} of {base.size:,} base ids changed; id {at} was {base.shown(at)!r}, is {grown.shown(at)!r}"
         )
+        kept = [piece for piece in base.pieces if piece is not None]
+        if base.gaps and list(grown.pieces[: len(kept)]) == kept:
+            found += (
+                f": the ids were counted again, without the base's {len(base.gaps)} that have no piece "
+                f"(the first is {base.gaps[0]})"
+            )
         findings.append(finding("tokenizer-not-grown", found, where=where))
     elif (
         isinstance(base, SentencePieceTokenizer)
@@ -360,8 +388,9 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
         and base.scores != grown.scores[: base.size]
     ):
         findings.append(finding("tokenizer-not-grown", "scores of base pieces were changed", where=where))
-    if grown.gaps:
-        found = f"{len(grown.gaps):,} ids have no piece, the first is {grown.gaps[0]}"
+    # Holes of the base stay: filling one would move nothing, but its row means nothing that is known.
+    if gaps := sorted({*grown.gaps} - {*base.gaps}):
+        found = f"{len(gaps):,} ids have no piece, the first is {gaps[0]}"
         findings.append(finding("tokenizer-gaps", found, where=where))
     if tag is not None and not grown.has_control_token(tag):
         found = f"{tag} is encoded as {' '.join(map(grown.shown, grown.encode(tag)))}"

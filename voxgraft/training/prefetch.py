@@ -157,12 +157,13 @@ class BatchBuilder:
             return None
         batch = self._pack_items(chosen, [self._sequence(item, item) for item in chosen], chosen)
         ends = np.cumsum([self.num_positions(item) for item in items])
-        # A sample ends with its speech: start, codes, stop. Nothing is predicted after the stop.
-        positions = [
-            np.arange(end - len(self.sets[item.set].codes(item.clip)) - 2, end - 1)
-            for item, end in zip(items, ends, strict=True)
-            if item.set in self.kl_sets
-        ]
+        # A sample ends with its speech: start, codes, stops. Codes and stops are predicted, from the start on.
+        spec, positions = self.model.spec, []
+        for item, end in zip(items, ends, strict=True):
+            if item.set in self.kl_sets:
+                num_codes = int(self.sets[item.set].num_codes[item.clip])
+                start = end - num_codes - spec.speech_framing
+                positions.append(np.arange(start, start + num_codes + spec.num_speech_stops))
         return batch, torch.from_numpy(np.concatenate(positions)).to(self.model.device)
 
     def count_loss_positions(self, items: Sequence[Sample]) -> tuple[int, int, int]:
@@ -170,8 +171,8 @@ class BatchBuilder:
         text = speech = kl = 0
         for item in items:
             clips = self.sets[item.set]
-            # One more than ids or codes: the stop is predicted too.
-            num_speech = int(clips.num_codes[item.clip]) + 1
+            # More than ids or codes: stops are predicted too.
+            num_speech = int(clips.num_codes[item.clip]) + self.model.spec.num_speech_stops
             if item.set not in self.unscored:
                 text += 0 if item.silent else int(clips.num_text[item.clip]) + 1
                 speech += num_speech
@@ -182,14 +183,16 @@ class BatchBuilder:
     def num_positions(self, item: Sample) -> int:
         """Positions that a sample takes in a microbatch: conditioning, text and speech, each with start and stop."""
         clips = self.sets[item.set]
-        num_conditioning = self.model.spec.num_conditioning
-        return num_conditioning + int(clips.num_text[item.clip]) + 2 + int(clips.num_codes[item.clip]) + 2
+        spec = self.model.spec
+        num_framing = spec.text_framing + spec.speech_framing
+        return spec.num_conditioning + int(clips.num_text[item.clip]) + int(clips.num_codes[item.clip]) + num_framing
 
     def cuda_graph_buckets(self, microbatch_tokens: int) -> BatchBucketSet:
         """The sizes that microbatches of these datasets are padded to."""
-        text = [np.asarray(clips.num_text) + 2 for clips in self.sets]
-        speech = [np.asarray(clips.num_codes) + 2 for clips in self.sets]
-        return BatchBucketSet(text, speech, self.model.spec.num_conditioning, microbatch_tokens)
+        spec = self.model.spec
+        text = [np.asarray(clips.num_text) + spec.text_framing for clips in self.sets]
+        speech = [np.asarray(clips.num_codes) + spec.speech_framing for clips in self.sets]
+        return BatchBucketSet(text, speech, spec.num_conditioning, microbatch_tokens)
 
     def name(self, item: Sample) -> str:
         """The clip's id, as the user knows it."""

@@ -190,7 +190,7 @@ class ChatterboxProgram(UpstreamProgram):
     can_drop_in: ClassVar[bool] = True
     unmixed_languages: ClassVar[frozenset[str]] = frozenset({"zh", "ja"})
 
-    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
+    def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
         english = is_english_release(files)
         needed = REQUIRED_ENGLISH_FILES if english else REQUIRED_FILES
         side_files, missing = find_side_files(files, needed)

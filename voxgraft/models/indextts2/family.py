@@ -134,6 +134,7 @@ class IndexTTS2(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset({0, 1})
     tokenizer_names: ClassVar[tuple[str, ...]] = ("bpe.model",)
     checkpoint_names: ClassVar[tuple[str, ...]] = ("gpt.pth", "gpt.safetensors")
+    config_name: ClassVar[str | None] = CONFIG_NAME
     rates: ClassVar[dict[str, tuple[float, float]]] = {
         "rows": (1e-4, 1e-2),
         "adapter": (2e-4, 3e-3),
@@ -445,7 +446,7 @@ class IndexTTS2Program(UpstreamProgram):
 
     title: ClassVar[str] = "IndexTTS-2, from its own checkout"
 
-    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:
+    def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:  # noqa: ARG002 (no file lists languages)
         assert files.config is not None
         settings = read_base_config(files.config)
         read = {

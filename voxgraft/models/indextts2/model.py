@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from voxgraft.audio.features import exact_float32
 from voxgraft.core.errors import ConfigError, GraftError
-from voxgraft.models.base import EmotionSource, SequenceSpec
+from voxgraft.models.base import EmotionSource, SequenceSpec, require_finite_array
 from voxgraft.models.indextts2.family import unified_voice_sequence_spec
 from voxgraft.models.indextts2.shapes import (
     DEPTHWISE_KERNEL,
@@ -335,8 +335,8 @@ class UnifiedVoice(SpeechModel):
 
     def collate(self, conditions: Sequence[UnifiedVoiceCondition]) -> UnifiedVoiceConditionBatch:
         for condition in conditions:
-            _require_finite_array(condition.latents, (SPEAKER_LATENTS, self.size.width), "speaker latents")
-            _require_finite_array(condition.emotion, (self.size.width,), "an emotion")
+            require_finite_array(condition.latents, (SPEAKER_LATENTS, self.size.width), "speaker latents")
+            require_finite_array(condition.emotion, (self.size.width,), "an emotion")
         return UnifiedVoiceConditionBatch(
             latents=torch.from_numpy(np.stack([condition.latents for condition in conditions]).astype(np.float32)),
             emotion=torch.from_numpy(np.stack([condition.emotion for condition in conditions]).astype(np.float32)),
@@ -431,14 +431,3 @@ def build_training_condition(
         expected = " or ".join(get_args(EmotionSource))
         raise ConfigError("config-value", f"emotion_from is {emotion_from!r}", expected=expected)
     return UnifiedVoiceCondition(prompt.latents, (target if emotion_from == "target" else prompt).emotion)
-
-
-def _require_finite_array(values: NDArray[np.float32], shape: tuple[int, ...], what: str) -> None:
-    array = np.asarray(values)
-    if array.shape != shape or not np.issubdtype(array.dtype, np.floating):
-        found = f"{what} as {array.dtype} of shape {list(array.shape)}"
-        raise GraftError("condition-form", found, expected=f"floating-point numbers of shape {list(shape)}")
-    wrong = int(np.count_nonzero(~np.isfinite(array)))
-    if wrong:
-        found = f"{what} with {wrong:,} of {array.size:,} numbers not finite"
-        raise GraftError("condition-form", found, expected="finite numbers")

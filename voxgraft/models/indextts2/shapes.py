@@ -179,14 +179,22 @@ def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, Shape]:
     """Names and shapes in the order of the published file: 665 at full depth."""
     width, text_rows = size.width, size.text_pieces + 1
     shapes: dict[str, Shape] = prefix_shapes("conditioning_encoder", _conformer_shapes(size.speaker))
-    shapes |= prefix_shapes("perceiver_encoder", _perceiver_shapes(size.speaker, width, SPEAKER_LATENTS))
+    shapes |= prefix_shapes("perceiver_encoder", perceiver_shapes(size.speaker, width, SPEAKER_LATENTS))
     shapes["speed_emb.weight"] = (2, width)
     shapes |= prefix_shapes("emo_conditioning_encoder", _conformer_shapes(size.emotion))
-    shapes |= prefix_shapes("emo_perceiver_encoder", _perceiver_shapes(size.emotion, EMOTION_WIDTH, 1))
+    shapes |= prefix_shapes("emo_perceiver_encoder", perceiver_shapes(size.emotion, EMOTION_WIDTH, 1))
     shapes["text_embedding.weight"] = (text_rows, width)
     shapes |= linear_shapes("emo_layer", width, width) | linear_shapes("emovec_layer", width, EMOTION_WIDTH)
     shapes["mel_embedding.weight"] = (size.speech_rows, width)
-    # In the order of transformers' GPT-2, whose names these are.
+    shapes |= prefix_shapes("gpt", gpt2_shapes(width, size.layers))
+    shapes["mel_pos_embedding.emb.weight"] = (size.max_speech + 3, width)
+    shapes["text_pos_embedding.emb.weight"] = (size.max_text + 2, width)
+    shapes |= norm_shapes("final_norm", width)
+    return shapes | linear_shapes("text_head", text_rows, width) | linear_shapes("mel_head", size.speech_rows, width)
+
+
+def gpt2_shapes(width: int, layers: int) -> dict[str, Shape]:
+    """A GPT-2 without tables, in the order and under the names of transformers."""
     block = {
         **norm_shapes("ln_1", width),
         **_gpt_linear_shapes("attn.c_attn", width, 3 * width),
@@ -195,13 +203,10 @@ def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, Shape]:
         **_gpt_linear_shapes("mlp.c_fc", width, 4 * width),
         **_gpt_linear_shapes("mlp.c_proj", 4 * width, width),
     }
-    for layer in range(size.layers):
-        shapes |= prefix_shapes(f"gpt.h.{layer}", block)
-    shapes |= norm_shapes("gpt.ln_f", width)
-    shapes["mel_pos_embedding.emb.weight"] = (size.max_speech + 3, width)
-    shapes["text_pos_embedding.emb.weight"] = (size.max_text + 2, width)
-    shapes |= norm_shapes("final_norm", width)
-    return shapes | linear_shapes("text_head", text_rows, width) | linear_shapes("mel_head", size.speech_rows, width)
+    shapes: dict[str, Shape] = {}
+    for layer in range(layers):
+        shapes |= prefix_shapes(f"h.{layer}", block)
+    return shapes | norm_shapes("ln_f", width)
 
 
 def _gpt_linear_shapes(name: str, inputs: int, outputs: int) -> dict[str, Shape]:
@@ -231,7 +236,8 @@ def _conformer_shapes(size: ConditioningEncoderSize) -> dict[str, Shape]:
     return shapes
 
 
-def _perceiver_shapes(size: ConditioningEncoderSize, width: int, latents: int) -> dict[str, Shape]:
+def perceiver_shapes(size: ConditioningEncoderSize, width: int, latents: int) -> dict[str, Shape]:
+    """A perceiver of that many latents behind an encoder; `width` is its own."""
     attention = size.heads * PERCEIVER_HEAD_WIDTH
     inner = int(width * size.perceiver_mult * 2 / 3)
     shapes: dict[str, Shape] = {"latents": (latents, width)}

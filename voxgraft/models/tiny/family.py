@@ -348,7 +348,7 @@ class TinyProgram(UpstreamProgram):
 
     title: ClassVar[str] = "voxgraft"
 
-    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
+    def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
         side_files, missing = find_side_files(files, REQUIRED_FILES)
         card, _ = find_side_files(files, {CARD_NAME: ""})
         read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **REQUIRED_FILES}
