@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -204,8 +205,9 @@ def test_load_py_is_sound_python_that_names_the_new_size(fixtures: Fixtures, tmp
     exported(run.path, f"--to={name}", "--parts=extended", f"--output={tmp_path / 'out'}")
     text = (tmp_path / "out" / "load.py").read_text(encoding="utf-8")
     ast.parse(text)
-    assert str(load_graft(run.folder.graft).tokenizer.size) in text
-    assert "LANGUAGE = 'am'" in text or "LANGUAGE, NAME, TEXT_ROWS = 'am'" in text
+    if name != "xtts":  # its program reads the number of rows from config.json
+        assert str(load_graft(run.folder.graft).tokenizer.size) in text
+    assert re.search(r"^LANGUAGE\b.* = 'am'", text, re.MULTILINE)
     assert len([line for line in text.splitlines() if len(line) > 120]) == 0
 
 

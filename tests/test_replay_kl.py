@@ -90,7 +90,7 @@ def test_the_base_behind_a_closed_gate_is_the_base_to_the_last_bit(place: Place,
         assert torch.equal(stepper.base.head(hidden), fresh.speech_logits(expected))
 
 
-@pytest.mark.long(fast="*tiny*")
+@pytest.mark.long(fast=("*tiny*", "*xtts*"))
 def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Path) -> None:
     stepper = loop_of(place, tmp_path / "run", NEAR).stepper
     own = [Sample(0, clip, (0, clip + 4)) for clip in range(3)]

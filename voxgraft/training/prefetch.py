@@ -157,12 +157,13 @@ class BatchBuilder:
             return None
         batch = self._pack_items(chosen, [self._sequence(item, item) for item in chosen], chosen)
         ends = np.cumsum([self.num_positions(item) for item in items])
-        # A sample ends with its speech: start, codes, stop. Nothing is predicted after the stop.
-        positions = [
-            np.arange(end - len(self.sets[item.set].codes(item.clip)) - 2, end - 1)
-            for item, end in zip(items, ends, strict=True)
-            if item.set in self.kl_sets
-        ]
+        # A sample ends with its speech: start, codes, stops. Codes and stops are predicted, from the start on.
+        spec, positions = self.model.spec, []
+        for item, end in zip(items, ends, strict=True):
+            if item.set in self.kl_sets:
+                num_codes = int(self.sets[item.set].num_codes[item.clip])
+                start = end - num_codes - spec.speech_framing
+                positions.append(np.arange(start, start + num_codes + spec.num_speech_stops))
         return batch, torch.from_numpy(np.concatenate(positions)).to(self.model.device)
 
     def count_loss_positions(self, items: Sequence[Sample]) -> tuple[int, int, int]:
