@@ -536,7 +536,7 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     if isinstance(tokenizer, FlatMapTokenizer):
         found = f"{where.name} is a flat map of {len(ids):,} tokens to ids, without merges"
         findings.append(finding("tokenizer-flat-map", found, where=where))
-    # Holes that the base has are as published; without the base they cannot be told from others.
+    # Holes that the base has are as published; without the base they look like any others.
     known = {*subject.base_tokenizer.gaps} if subject.base_tokenizer is not None else set()
     gaps = sorted({*tokenizer.gaps} - known)
     if gaps and not (subject.base_tokenizer is None and family is not None and family.has_id_gaps):

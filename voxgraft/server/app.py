@@ -71,7 +71,7 @@ class RequestError(Exception):
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         headers = {"retry-after": str(self.retry)} if self.retry is not None else {}
         headers |= {"www-authenticate": "Bearer"} if self.status == 401 else {}
-        headers |= {"connection": "close"} if self.status in (408, 413) else {}  # a part of the body was not read
+        headers |= {"connection": "close"} if self.status in (408, 413) else {}  # a part of the request was not read
         return JSONResponse({"error": error}, self.status, headers)
 
 
@@ -92,9 +92,9 @@ def read_speech_request(body: bytes, scheduler: Scheduler, settings: ServeSettin
     try:
         values = json.loads(body)
     except (ValueError, RecursionError):
-        raise RequestError(400, "invalid_json", "the body is not JSON") from None
+        raise RequestError(400, "invalid_json", "the request is not JSON") from None
     if not isinstance(values, dict):
-        raise RequestError(400, "invalid_json", "the body is not a JSON object")
+        raise RequestError(400, "invalid_json", "the request is not a JSON object")
 
     def refuse(key: str, expected: str, code: str = "invalid_value") -> RequestError:
         return RequestError(400, code, f"`{key}` must be {expected}", key)
@@ -299,7 +299,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 async def read_body(request: Request, most: int) -> bytes:
     """The body, if it is not too large; a body that says so itself is not read at all."""
-    too_large = RequestError(413, "body_too_large", f"the body is larger than {most:,} bytes")
+    too_large = RequestError(413, "body_too_large", f"the request is larger than {most:,} bytes")
     stated = request.headers.get("content-length", "0")
     if not stated.isdecimal() or len(stated) > 15:
         raise RequestError(400, "invalid_header", "content-length is not a number")
@@ -314,9 +314,9 @@ async def read_body(request: Request, most: int) -> bytes:
                     raise too_large
                 parts.append(part)
     except ClientDisconnect:
-        raise RequestError(400, "disconnected", "the body is not complete") from None
+        raise RequestError(400, "disconnected", "the request is not complete") from None
     except TimeoutError:
-        message = f"the body was not complete after {STALL_SECONDS:g} seconds"
+        message = f"the request was not complete after {STALL_SECONDS:g} seconds"
         raise RequestError(408, "request_timeout", message) from None
     return b"".join(parts)
 

@@ -174,7 +174,7 @@ class Scheduler:
 
     @property
     def gauges(self) -> dict[str, float]:
-        """What is going on now."""
+        """What is being decoded now."""
         return {
             "requests_in_progress": len(self._jobs),
             "sentences_waiting": len(self._waiting),

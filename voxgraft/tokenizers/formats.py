@@ -132,7 +132,7 @@ UNKNOWN_PIECES = ("[UNK]", "<unk>")
 
 
 def restore_unknown_token(document: dict[str, Any]) -> str | None:
-    """Name the unknown token again where it was lost, as when a model is built anew from vocabulary and merges."""
+    """Name the unknown token again where it was lost, as when a model is rebuilt from vocabulary and merges."""
     model, vocab = document["model"], document["model"].get("vocab")
     if model.get("unk_token") is not None or not isinstance(vocab, dict):
         return None

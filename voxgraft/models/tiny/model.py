@@ -338,7 +338,7 @@ class VoiceVectorEncoder(nn.Module):
         scores = self.attend(frames).float()
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
-        weights = scores.softmax(1)  # over time, each channel by itself
+        weights = scores.softmax(1)  # over time, each channel alone
         mean = (weights * frames).sum(1)
         spread = (weights * (frames - mean[:, None]).square()).sum(1).add(1e-5).sqrt()
         return F.normalize(self.leave(torch.cat([mean, spread], 1)).float(), dim=-1)

@@ -66,7 +66,7 @@ _MARKS_TO_COMMAS = dict.fromkeys(map(ord, string.punctuation), ",") | {
 
 def spell_chinese_numbers(text: str) -> str:
     """Numbers as words and marks as commas."""
-    # The ends stand for a character that is not a digit, which some patterns need.
+    # Some patterns need a character that is not a digit on both sides.
     text = f"^{text}$"
     text = _replace_each(_DATE, text, _read_date)
     text = _replace_each(_MONEY, text, _read_amount)

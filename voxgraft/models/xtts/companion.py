@@ -51,7 +51,7 @@ class XTTSReference:
             config = import_module("TTS.tts.configs.xtts_config").XttsConfig()
             config.load_json(str(Path(request["folder"]) / "config.json"))
             model = import_module("TTS.tts.models.xtts").Xtts(config)
-            # Not its own `load_checkpoint`: that writes published files anew.
+            # Not its own `load_checkpoint`: that rewrites published files.
             model.init_models()
             options = {"map_location": "cpu", "weights_only": True}
             state = self._read(checkpoint, options)

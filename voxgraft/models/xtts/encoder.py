@@ -220,7 +220,7 @@ class DiscreteVAE(nn.Module):
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:
-        """The mel that codes stand for, for comparisons: nothing sounds from it. [B, n] -> [B, M, 4 n]"""
+        """The mel of codes, for comparisons: no sound is made from it. [B, n] -> [B, M, 4 n]"""
         with exact_float32():
             mel: Tensor = self.decoder(self.codebook["embed"].T[codes].transpose(1, 2))
         return mel
@@ -469,7 +469,7 @@ def split_conditioning_chunks(wave: Tensor, settings: ReferenceSettings) -> list
 def choose_conditioning_span(wave: Tensor) -> tuple[int, int]:
     """Start and end of what a recording to learn from is conditioned on: 3 to 6 s, or half of a shorter one.
 
-    Length and place depend on the samples alone. The original draws them anew at every step.
+    Length and place depend on the samples alone. The original draws new ones at every step.
     """
     digest = hash_int("conditioning", crc32(wave.numpy().tobytes()))
     length = MIN_CONDITIONING_SAMPLES + digest % (MAX_CONDITIONING_SAMPLES - MIN_CONDITIONING_SAMPLES + 1)

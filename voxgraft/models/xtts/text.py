@@ -185,7 +185,7 @@ def spell_numbers(text: str, language: str) -> str:
             if currency == "EUR":
                 amount = rf"[0-9.,]*[0-9]+{symbol}|{symbol}[0-9.,]*[0-9]+"
             text = re.sub(amount, lambda found, currency=currency: _read_amount(found[0], language, currency), text)  # type: ignore[misc]
-    except _NUM2WORDS_ERRORS:  # the original goes on, without this currency and those after it
+    except _NUM2WORDS_ERRORS:  # the original continues without this currency and those after it
         pass
     if language != "tr":
         text = _DECIMAL.sub(lambda found: _read_number(found[0], language, float(found[0].replace(",", "."))), text)

@@ -143,7 +143,7 @@ class HiFiGAN(nn.Module):
     def forward(self, states: Tensor, voices: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Frames [B, T, G], speaker vectors [B, S], frames of each [B] -> [B, 256 T]
 
-        Frames behind the end of an utterance must be zeros, and its waveform ends there. Without `lengths` all are as
+        Frames behind the end of an utterance must be zeros, and its waveform stops there. Without `lengths` all are as
         long as the longest. The caller chooses between `exact_float32` and the TF32 of CUDA's convolutions.
         """
         voice = voices[:, :, None]

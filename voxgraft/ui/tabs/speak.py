@@ -136,7 +136,7 @@ def _add_voices(context: PageContext, form: CommandForm) -> None:
     with gr.Row(equal_height=False):
         shown = gr.HTML(elem_id="speak-voice-player", elem_classes=["vg-live"], min_width=280)
         with gr.Column(min_width=280):
-            view, hear = build_job_controls(context, VOICE_JOB, "Hear this voice", is_json=True, is_primary=False)
+            view, hear = build_job_controls(context, VOICE_JOB, "Play this voice", is_json=True, is_primary=False)
     with gr.Accordion(
         "Imitate a voice: upload or record it", open=False, visible=False, elem_id="speak-voice-own"
     ) as own:
@@ -299,7 +299,7 @@ def voice_player_html(context: PageContext, project: str, name: str | None) -> s
         return audio_cards_html([audio_file_html(context, path, "Voice", path.name)])
     path = _voice_sample(folder, chosen)
     if not file_stamp(path):
-        return note_html(f"“{chosen}” is a voice of the base. Press the button to hear it.")
+        return note_html(f"“{chosen}” is a voice of the base. Press the button to play it.")
     return audio_cards_html([audio_file_html(context, path, "Voice", f"{chosen}, spoken by the base")])
 
 

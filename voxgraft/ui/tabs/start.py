@@ -80,7 +80,7 @@ def build_new_run(context: PageContext) -> None:
     context.wire([start.click], lambda *values: start_run(context, *values), inputs, outputs, **quiet)
     context.wire([demo.click], lambda: start_demo(context), [], outputs, **quiet)
 
-    # What was uploaded is counted and paired before anything is imported; an error goes when its value is there.
+    # What was uploaded is counted and paired before anything is imported; an error disappears when its value is given.
     sources = [files, folder, language]
     context.wire(
         [files.change, folder.change, language.blur],
