@@ -40,7 +40,7 @@ NEEDED = (
     "benchmarks.decode",
     "benchmarks.train_step",
     "recipes.tiny_base.train_base",
-    "recipes.human_voices.pack",
+    "recipes.human_voices.make",
 )
 
 

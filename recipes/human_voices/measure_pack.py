@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from recipes.human_voices.gather import choose_splits, read_source
-from recipes.human_voices.pack import STEP, HumanClip, Samples, decode, encode, mu_law_decode, mu_law_encode
+from recipes.human_voices.pack import STEP, HumanClip, Samples, decode, encode, mu_law_decode, mu_law_encode, read_pack
 from recipes.human_voices.packages import SOURCES, fetch
 from voxgraft.asr import open_recognizer
 from voxgraft.evaluation.scores import compute_error_rates
@@ -25,12 +25,18 @@ RATE_HZ = 16_000
 def main() -> None:
     """Print one line per coding."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--downloads", type=Path, required=True)
+    parser.add_argument("--downloads", type=Path)
+    parser.add_argument("--pack", type=Path)
     parser.add_argument("--recognizer", required=True)
     parser.add_argument("--source", default="festvox-ru")
     parser.add_argument("--clips", type=int, default=20)
     parser.add_argument("--steps", type=float, nargs="*", default=[STEP, 2 * STEP, 4 * STEP])
     given = parser.parse_args()
+    if given.pack is not None:
+        report_pack(given.pack, given.recognizer, given.clips)
+        return
+    if given.downloads is None:
+        parser.error("give --downloads or --pack")
     source = next(source for source in SOURCES if source.name == given.source)
     clips = choose_splits(source, list(read_source(source, fetch(given.downloads))))
     held_out = [clip for clip in clips if clip.split in ("test", "unseen")][: given.clips]
@@ -56,6 +62,22 @@ def main() -> None:
     report("mu-law", [mu_law_decode(codes) for codes in mu_law], sum(len(codes) for codes in mu_law))
     for step in given.steps:
         report(f"MDCT, step {step:g}", [_through(clip, step) for clip in held_out], _size(held_out, step))
+
+
+def report_pack(path: Path, recognizer_name: str, count: int) -> None:
+    """Letter error of each speaker's held-out clips, at most so many."""
+    recognizer = open_recognizer(recognizer_name)
+    by_speaker: dict[str, list[HumanClip]] = {}
+    for clip in read_pack(path):
+        if clip.split in ("test", "unseen"):
+            by_speaker.setdefault(clip.speaker, []).append(clip)
+    for speaker, clips in by_speaker.items():
+        own, language = clips[:count], clips[0].language
+        waves = [clip.wave.astype(np.float32) / np.float32(32768) for clip in own]
+        heard = [recognizer.transcribe([wave], RATE_HZ, language)[0] for wave in waves]
+        score = compute_error_rates([EvalSentence(language, clip.text) for clip in own], heard, 0)["cer"]
+        ends = f"{score.low:.1%} to {score.high:.1%}" if score.low is not None and score.high is not None else ""
+        print(f"{speaker} ({language}, {own[0].split}): {len(own)} clips, letter error {score.value:.1%} ({ends})")
 
 
 def _through(clip: HumanClip, step: float) -> Samples:

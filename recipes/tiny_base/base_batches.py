@@ -36,6 +36,8 @@ class Example:
     text: str
     codes: np.ndarray[tuple[int], np.dtype[np.integer]]
     speaker: int
+    voice: np.ndarray[tuple[int], np.dtype[np.float32]] | None = None
+    """For a base that clones voices: the vector of another recording of the speaker."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Rows:
     positions: Tensor  # [n, L] likewise
     text_targets: Tensor  # [n, L]
     speech_targets: Tensor  # [n, L]
-    speakers: Tensor  # [n, S] one at the speaker's number
+    speakers: Tensor  # [n, S] one at the speaker's number, or a voice vector
 
     def to(self, device: torch.device | str) -> Rows:
         return Rows(*(getattr(self, field.name).to(device) for field in fields(self)))
@@ -81,7 +83,9 @@ def joined(examples: Sequence[Example], share: float, seed: int) -> list[Example
         second = chance.choice(groups[first.language, first.speaker])
         mark = "" if first.text.rstrip()[-1:] in ".,?!" else ","
         text = f"{first.text.rstrip()}{mark} {second.text}"
-        made.append(Example(first.language, text, np.concatenate([first.codes, second.codes]), first.speaker))
+        made.append(
+            Example(first.language, text, np.concatenate([first.codes, second.codes]), first.speaker, first.voice)
+        )
     return made
 
 
@@ -128,7 +132,7 @@ def order(kept: Sequence[Shelf], seed: int) -> Iterator[tuple[int, Tensor]]:
             yield batches[at]
 
 
-def _row(example: Example, ids: list[int], spec: SequenceSpec, size: T3Size) -> tuple[list[IdArray], int]:
+def _row(example: Example, ids: list[int], spec: SequenceSpec, size: T3Size) -> tuple[list[IdArray], Example]:
     layout = build_sequence(spec, ids, example.codes)
     text, speech, none = layout.text, layout.speech, np.zeros(spec.num_conditioning, dtype=np.int64)
     unscored = (np.full_like(part, IGNORE_INDEX) for part in (none, text.ids, speech.ids))
@@ -139,15 +143,19 @@ def _row(example: Example, ids: list[int], spec: SequenceSpec, size: T3Size) -> 
         np.concatenate([before, text.targets, over_speech]),
         np.concatenate([before, over_text, speech.targets]),
     ]
-    return parts, example.speaker
+    return parts, example
 
 
-def _filled(rows: Sequence[tuple[list[IdArray], int]], length: int, num_speakers: int) -> Rows:
+def _filled(rows: Sequence[tuple[list[IdArray], Example]], length: int, num_speakers: int) -> Rows:
     tables = [np.full((len(rows), length), filling, dtype=np.int64) for filling in (0, 0, IGNORE_INDEX, IGNORE_INDEX)]
     for at, (parts, _) in enumerate(rows):
         for table, part in zip(tables, parts, strict=True):
             table[at, : len(part)] = part
     speakers = np.zeros((len(rows), num_speakers), dtype=np.float32)
-    speakers[np.arange(len(rows)), [speaker for _, speaker in rows]] = 1
+    for at, (_, example) in enumerate(rows):
+        if example.voice is None:
+            speakers[at, example.speaker] = 1
+        else:
+            speakers[at] = example.voice
     ids, positions, text_targets, speech_targets = map(torch.from_numpy, tables)
     return Rows(ids, positions, text_targets, speech_targets, torch.from_numpy(speakers))

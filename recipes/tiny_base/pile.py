@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -44,10 +45,18 @@ class Batch:
     num_samples: Tensor  # [B], `lengths` on the CPU
 
 
+class HasWave(Protocol):
+    """An utterance of the corpus, or a clip of a pack."""
+
+    @property
+    def wave(self) -> NDArray[np.int16]:
+        """At 16 kHz."""
+
+
 class Waves:
     """Waves by number."""
 
-    def __init__(self, corpus: Sequence[Utterance], device: torch.device) -> None:
+    def __init__(self, corpus: Sequence[HasWave], device: torch.device) -> None:
         self.device = device
         self.lengths = np.array([len(utterance.wave) for utterance in corpus], np.int64)
         self.row = torch.from_numpy(np.concatenate([utterance.wave for utterance in corpus])).to(device)
@@ -62,19 +71,38 @@ class Waves:
         samples = source[(self.starts[there][:, None] + span).clamp_max(len(source) - 1)]
         return samples * (span < lengths[:, None]) / 32768.0, lengths
 
+    def crops(self, places: NDArray[np.int64], num_samples: int, chance: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """A piece of each wave, from anywhere in it: [B, S], and how many samples of each row count."""
+        lengths = np.minimum(self.lengths[places], num_samples)
+        offsets = torch.from_numpy(chance.integers(0, self.lengths[places] - lengths + 1)).to(self.device)
+        counts = torch.from_numpy(lengths).to(self.device)
+        span = torch.arange(num_samples, device=self.device)
+        starts = self.starts[torch.from_numpy(places).to(self.device)] + offsets
+        samples = self.row[(starts[:, None] + span).clamp_max(len(self.row) - 1)]
+        return samples * (span < counts[:, None]) / 32768.0, counts
+
 
 class Pile(Waves):
     """Utterances by number: waves, speakers, languages, letters and phones."""
 
     def __init__(self, corpus: Sequence[Utterance], symbols: CTCSymbols, device: torch.device) -> None:
         super().__init__(corpus, device)
-        speakers = torch.tensor([SPEAKERS.index(utterance.speaker) for utterance in corpus])
-        languages = torch.tensor([LANGUAGES.index(utterance.language) for utterance in corpus])
+        # The recipe's own voices first: their numbers are those of the codec's table.
+        self.names = (*SPEAKERS, *sorted({utterance.speaker for utterance in corpus} - set(SPEAKERS)))
+        speakers = torch.tensor([self.names.index(utterance.speaker) for utterance in corpus])
+        numbered = list(symbols.by_language)
+        languages = torch.tensor([numbered.index(utterance.language) for utterance in corpus])
         self.speakers, self.languages = speakers.to(device), languages.to(device)
+        self.speaker_numbers = speakers.numpy()
+        self._of_speaker = {number: np.flatnonzero(self.speaker_numbers == number) for number in range(len(self.names))}
         letter, phone = numbers(symbols.letters), numbers(symbols.phones)
         spelled = [[letter[c] for c in plain_letters(u.text, u.language) if c in letter] for u in corpus]
         spoken = [[phone[p] for p in u.phones if p in phone] for u in corpus]
         (self.letters, self.num_letters), (self.phones, self.num_phones) = padded(spelled), padded(spoken)
+
+    def of_speaker(self, number: int) -> NDArray[np.int64]:
+        """Places of a speaker's utterances, in order."""
+        return self._of_speaker[number]
 
     def batch(self, places: NDArray[np.int64], num_samples: int, row: Tensor | None = None) -> Batch:
         """Some utterances; `row` has other waves of the same lengths, such as the codec's."""
@@ -144,12 +172,13 @@ def endless(
 
 def symbols_of(corpus: Sequence[Utterance]) -> CTCSymbols:
     """Every letter and phone of the corpus, in a fixed order."""
-    letters: dict[str, set[str]] = {language: set() for language in LANGUAGES}
-    phones: dict[str, set[str]] = {language: set() for language in LANGUAGES}
+    languages = (*LANGUAGES, *sorted({utterance.language for utterance in corpus} - set(LANGUAGES)))
+    letters: dict[str, set[str]] = {language: set() for language in languages}
+    phones: dict[str, set[str]] = {language: set() for language in languages}
     for utterance in corpus:
         letters[utterance.language].update(plain_letters(utterance.text, utterance.language))
         phones[utterance.language].update(utterance.phones)
-    by_language = {language: (frozenset(letters[language]), frozenset(phones[language])) for language in LANGUAGES}
+    by_language = {language: (frozenset(letters[language]), frozenset(phones[language])) for language in languages}
     all_letters, all_phones = set().union(*letters.values()), set().union(*phones.values())
     return CTCSymbols(tuple(sorted(all_letters)), tuple(sorted(all_phones)), by_language)
 

@@ -119,6 +119,8 @@ def plain_letters(text: str, language: str) -> str:
 
 def _words(text: str, language: str) -> list[str]:
     folded = unicodedata.normalize("NFC", text.translate(STRAIGHT_MARKS)).lower().translate(FOLDED)
+    if language not in LETTERS:  # a language that has no synthetic speech here: whatever is a letter
+        return re.findall(r"[^\W\d_]+", folded)
     letters = LETTERS[language]
     inner = f"(?:'[{letters}]+)?" if language == "en" else ""
     return re.findall(f"[{letters}]+{inner}", folded)

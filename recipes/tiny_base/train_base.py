@@ -34,6 +34,7 @@ from voxgraft.models.tiny.family import (
     VOICES_NAME,
     Tiny,
     TinyTextFrontend,
+    write_voice_vectors,
     write_voices,
 )
 from voxgraft.models.tiny.model import TinyT3
@@ -52,15 +53,22 @@ TOY = BaseSettings(
 
 
 def train_on(
-    train: Sequence[Example], valid: Sequence[Example], speakers: Sequence[str], out: Path, settings: BaseSettings
+    train: Sequence[Example],
+    valid: Sequence[Example],
+    speakers: Sequence[str] | Mapping[str, Sequence[float]],
+    out: Path,
+    settings: BaseSettings,
 ) -> dict[str, Any]:
-    """Train on codes that are there already; write tokenizer, voices and model. Gives what the card says of it."""
+    """Train on codes that are there already; write tokenizer, voices and model. Gives what the card says of it.
+
+    `speakers` is the table, or the named voice vectors of a base that clones voices; examples then have vectors.
+    """
     started = time.monotonic()
     document = _tokenizer(train, settings)
     size = replace(settings.size, text_rows=len(document["model"]["vocab"]))
     speller = Speller(document)
     torch.manual_seed(settings.seed)
-    model = _initialised(TinyT3(size)).to(settings.device)
+    model = _initialised(TinyT3(size, clones_voices=isinstance(speakers, Mapping))).to(settings.device)
     learnt = [*train, *joined(train, settings.joined_share, settings.seed)]
     chance = random.Random(f"spelt out {settings.seed}")
     trainer = Trainer(model, shelves(learnt, speller, size, settings.batch_positions, chance), settings)
@@ -70,7 +78,10 @@ def train_on(
     scores = measure(model)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / TOKENIZER_NAME, document, overwrite=True)
-    write_voices(out, speakers)
+    if isinstance(speakers, Mapping):
+        write_voice_vectors(out, size.speaker_width, speakers)
+    else:
+        write_voices(out, speakers)
     (out / CHECKPOINT_NAME).unlink(missing_ok=True)
     save_model(model.half().cpu(), out / CHECKPOINT_NAME)
     seconds = round(time.monotonic() - started, 1)

@@ -20,9 +20,8 @@ from recipes.tiny_base.codec_losses import ctc
 from recipes.tiny_base.corpus import Utterance
 from recipes.tiny_base.fitting import Average, Clock, Course, half_precision, optimizer_of, quick_arithmetic, stepped
 from recipes.tiny_base.pile import Batch, Pile, batches, endless, symbols_of
-from recipes.tiny_base.texts import LANGUAGES
 from voxgraft.asr import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, num_ctc_steps
-from voxgraft.models.tiny.model import SAMPLES_PER_CODE, TinyCodec
+from voxgraft.models.tiny.model import TinyCodec
 
 __all__ = ["LISTENER_SIZES", "ListenerSize", "resynthesised", "train_listener"]
 
@@ -92,7 +91,7 @@ def _fitted(network: CTCNetwork, pile: Pile, other: Tensor, setup: Course) -> tu
 
 
 def _config(size: ListenerSize, symbols: CTCSymbols) -> CTCNetworkConfig:
-    counts = len(symbols.letters), len(symbols.phones), len(LANGUAGES)
+    counts = len(symbols.letters), len(symbols.phones), len(symbols.by_language)
     return CTCNetworkConfig(*counts, size.num_mels, size.width, size.heads, size.layers)
 
 
@@ -101,9 +100,15 @@ def _losses(network: CTCNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
     with half_precision(frames.device):
         letters, phones = network.scores(frames, batch.lengths, batch.languages)
     steps = num_ctc_steps(batch.num_samples)
+    # Of people's speech the letters are known, and no phones.
+    known = batch.num_phones > 0
+    here = known.to(phones.device)
+    spoken = phones[here].float().log_softmax(-1)
     return (
         ctc(letters.float().log_softmax(-1), batch.letters, steps, batch.num_letters),
-        ctc(phones.float().log_softmax(-1), batch.phones, steps, batch.num_phones),
+        ctc(spoken, batch.phones[here], steps[known], batch.num_phones[known])
+        if bool(known.any())
+        else letters.new_zeros(()),
     )
 
 
@@ -147,10 +152,12 @@ def resynthesised(pile: Pile, codec: TinyCodec) -> Tensor:
     codec = codec.to(pile.device)
     for places, num_samples in batches(pile.lengths, RESYNTHESIS_SECONDS * 16_000, None):
         batch = pile.batch(places, num_samples)
-        counts = -(-batch.lengths // SAMPLES_PER_CODE)
+        counts = -(-batch.lengths // codec.samples_per_code)
         with half_precision(pile.device):
             digits = codec.digits.rounded(codec.latents(batch.waves, counts))
-            made = codec.decoder(digits, batch.speakers, counts)
+            encoder = codec.speaker_encoder
+            voices = batch.speakers if encoder is None else encoder(batch.waves, batch.lengths)
+            made = codec.decoder(digits, voices, counts)
         inside = torch.arange(num_samples, device=pile.device) < batch.lengths[:, None]
         there = pile.starts[torch.from_numpy(places).to(pile.device)][:, None]
         target = (there + torch.arange(num_samples, device=pile.device))[inside]
