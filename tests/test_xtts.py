@@ -396,7 +396,9 @@ def test_scores_to_draw_from_are_the_originals(utterance: str) -> None:
 
 @pytest.mark.long
 def test_scores_to_draw_from_are_the_originals_at_full_size() -> None:
-    for utterance in UTTERANCES:
+    stored = [utterance for utterance in UTTERANCES if f"full.sampled_{utterance}.tokens" in expected("xtts")]
+    assert stored
+    for utterance in stored:
         assert_sampled_scores("full", utterance, expected("xtts")[f"full.sampled_{utterance}.tokens"])
 
 
