@@ -130,6 +130,22 @@ def test_a_voice_is_the_mean_over_chunks_of_equal_weight(size: str) -> None:
     assert difference(kept[:, :16], arrays[f"{size}.cond.w3.kept_tail_first16"]) < LIMIT
 
 
+@sizes
+def test_the_voice_of_a_whole_recording_is_the_originals(size: str) -> None:
+    arrays, model = expected("xtts"), golden_model(size)
+    latents = model.voice_latents([conditioning_mel(golden_wave("w1"), size)])
+    assert difference(latents[:, :16], arrays[f"{size}.cond.w1.latents_first16"]) < LIMIT
+
+
+@sizes
+def test_the_inputs_of_these_tests_are_the_originals(size: str) -> None:
+    arrays = expected("xtts")
+    for row, utterance in enumerate(UTTERANCES):
+        text, codes = golden_text(utterance, size), golden_codes(utterance)
+        assert np.array_equal(arrays[f"{size}.in.text"][row, : len(text)], text)
+        assert np.array_equal(arrays["in.codes"][row, : len(codes)], codes)
+
+
 # ---- training -----------------------------------------------------------------------------------------------
 
 
@@ -380,7 +396,10 @@ def test_scores_to_draw_from_are_the_originals(utterance: str) -> None:
 
 @pytest.mark.long
 def test_scores_to_draw_from_are_the_originals_at_full_size() -> None:
-    assert_sampled_scores("full", "a", expected("xtts")["full.sampled_a.tokens"])
+    stored = [utterance for utterance in UTTERANCES if f"full.sampled_{utterance}.tokens" in expected("xtts")]
+    assert stored
+    for utterance in stored:
+        assert_sampled_scores("full", utterance, expected("xtts")[f"full.sampled_{utterance}.tokens"])
 
 
 def assert_sampled_scores(size: str, utterance: str, tokens: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:

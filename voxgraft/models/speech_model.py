@@ -330,20 +330,26 @@ def load_model(
     """
     with init_empty_weights():
         model = family.build_empty_model(files)
-    expected = model.state_dict()
-    shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
-    integers = {name for name, tensor in expected.items() if not tensor.is_floating_point()}
-    state = {}
-    for name, tensor in iter_tensors(files.checkpoint, shapes, dtype=dtype, integers=integers):
-        if (
-            tensor.dtype not in DTYPE_FORMATS and name not in integers
-        ):  # with dtype=None a file may also hold integers, which no layer takes
+    expected, state = model.state_dict(), {}
+    for name, tensor in iter_model_tensors(files.checkpoint, model, dtype):
+        # With dtype=None a file may also hold integers, which no layer takes.
+        if tensor.dtype not in DTYPE_FORMATS and expected[name].is_floating_point():
             found = f"{name} is {str(tensor.dtype).removeprefix('torch.')}"
             raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=files.checkpoint)
         state[name] = tensor.to(device)
     # assign: the tensors of the file become the parameters themselves, without a copy.
     model.load_state_dict(state, strict=True, assign=True)
     return model.to(device).requires_grad_(False).eval()
+
+
+def iter_model_tensors(
+    path: Path, model: SpeechModel, dtype: torch.dtype | None = torch.float32
+) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the model from a checkpoint, in the order of the file; counters stay whole numbers."""
+    state = model.state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    counters = [name for name, tensor in state.items() if not tensor.is_floating_point()]
+    yield from iter_tensors(path, shapes, dtype=dtype, integers=frozenset(counters))
 
 
 def grow_model(model: SpeechModel, num_new: int) -> dict[str, GrownLayer]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints.load import iter_tensors
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import EvaluatedVariant, SpeakSettings
 from voxgraft.config.run import RunSettings
@@ -34,6 +33,7 @@ from voxgraft.models.speech_model import (
     choose_dtype,
     compute_speech_latents,
     grow_model,
+    iter_model_tensors,
     list_base_parameters,
     load_model,
 )
@@ -197,8 +197,7 @@ def open_merged_model(context: ModelContext, folder: Path) -> SpeakingModel:
     # The checkpoint has more rows than the base's own config, where there is one, states.
     model = context.model()
     grow_model(model, int(card["num_rows"]))
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    state = {name: tensor.to(context.device) for name, tensor in iter_tensors(path, shapes, dtype=context.dtype)}
+    state = {name: tensor.to(context.device) for name, tensor in iter_model_tensors(path, model, context.dtype)}
     model.load_state_dict(state)
     model.requires_grad_(False).eval()
     return SpeakingModel(mode, context.family, model, text_encoder, None, mode, int(card["step"]), label, path)
