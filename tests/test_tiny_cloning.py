@@ -21,6 +21,7 @@ from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
+from voxgraft.models.chatterbox.model import T3ConditionBatch
 from voxgraft.models.speech_model import load_model
 from voxgraft.models.tiny.family import VOICES_NAME, write_voice_vectors, write_voices
 from voxgraft.models.tiny.model import TinyCodec, TinyCodecConfig, TinyCondition, load_codec
@@ -99,7 +100,7 @@ def test_the_voice_changes_the_sound_and_not_its_length(files: BaseFiles) -> Non
 
 def test_a_base_speaks_in_the_voice_of_a_recording_or_of_a_name(files: BaseFiles, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "my.wav", clip(2.0, 4), 16_000)
-    sounds = []
+    sounds: list[bytes] = []
     for voice in (str(tmp_path / "my.wav"), "one", None):
         target = tmp_path / f"{len(sounds)}.wav"
         words = ["speak", "oh", f"--base={files.folder}", "--language=en", f"--output={target}", "--max-seconds=1"]
@@ -119,7 +120,9 @@ def test_a_condition_of_the_other_form_is_refused(files: BaseFiles, tmp_path: Pa
     for wrong in (np.array([1]), vector[:-1], np.full(WIDTH, np.nan, np.float32), vector.astype(np.int32)):
         assert error_of(lambda wrong=wrong: model.collate([TinyCondition(wrong)])).code == "condition-form"
     assert error_of(lambda: table.collate([TinyCondition(vector)])).code == "condition-form"
-    assert model.collate([TinyCondition(vector)] * 2).speaker.shape == (2, WIDTH)
+    batch = model.collate([TinyCondition(vector)] * 2)
+    assert isinstance(batch, T3ConditionBatch)
+    assert batch.speaker.shape == (2, WIDTH)
 
 
 @pytest.mark.parametrize(
