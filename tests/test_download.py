@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -16,9 +18,10 @@ import pytest
 from tests.support.fixtures import Fixtures
 from tests.support.hub import FakeHub, running
 from tests.support.run_folders import error_of
+from voxgraft.config.commands import DownloadSettings
 from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import require_disk_space
-from voxgraft.export.share import DOWNLOAD_SLACK_BYTES
+from voxgraft.export.share import DOWNLOAD_SLACK_BYTES, download
 from voxgraft.models import get_family
 
 REPOSITORY = "ResembleAI/chatterbox"
@@ -31,6 +34,30 @@ def cli(words: list[str], cwd: Path, endpoint: str) -> subprocess.CompletedProce
     return subprocess.run(
         [sys.executable, "-m", "voxgraft", *words], cwd=cwd, capture_output=True, text=True, env=environment
     )
+
+
+def cli_at_terminal(words: list[str], cwd: Path, endpoint: str, answer: str) -> tuple[int, str]:
+    """Exit code and output of a command on a pseudo-terminal where somebody types `answer` to its question."""
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(cwd / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "voxgraft", *words],
+            cwd=cwd,
+            env=environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        ) as running_command:
+            os.close(theirs)
+            os.write(ours, f"{answer}\n".encode())  # the terminal keeps it until it is asked for
+            shown = bytearray()
+            with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
+                while part := os.read(ours, 65_536):
+                    shown += part
+        return running_command.returncode, shown.decode()
+    finally:
+        os.close(ours)
 
 
 def reported(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -111,6 +138,58 @@ def test_a_repository_that_lacks_a_file_says_which(files: dict[str, bytes], tmp_
     assert "download-missing" in done.stderr
     assert "s3gen.pt" in done.stderr
     assert not (tmp_path / "base").exists()
+
+
+@pytest.fixture
+def xtts_files(fixtures: Fixtures) -> dict[str, bytes]:
+    base = fixtures.base("xtts").folder
+    names = [file["name"] for file in FAMILIES["xtts"].downloads["xtts"]["files"]]
+    return {name: (base / name).read_bytes() if (base / name).is_file() else b"for speech" for name in names}
+
+
+def test_nothing_of_a_non_commercial_base_is_fetched_until_its_licence_is_accepted(
+    xtts_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    facts = FAMILIES["xtts"].downloads["xtts"]
+    with running({facts["repository"]: xtts_files}) as hub:
+        done = cli(["download", "xtts", "base", "--json"], tmp_path, hub.address)
+        assert done.returncode == 2
+        error = reported(done)["error"]
+        assert error["code"] == "licence-not-accepted"
+        assert facts["licence"] in error["found"]
+        assert "--accept-terms" in error["cure"]
+        assert not [one for one in hub.asked if "resolve" in one]
+        assert not (tmp_path / "base").exists()
+        done = cli(["download", "xtts", "base", "--accept-terms"], tmp_path, hub.address)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "base" / "model.pth").read_bytes() == xtts_files["model.pth"]
+        again = cli(["download", "xtts", "base"], tmp_path, hub.address)
+        assert again.returncode == 0, "nothing is fetched, so nothing has to be accepted"
+
+
+def test_somebody_at_a_terminal_is_asked_for_the_licence_before_the_download(
+    xtts_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    facts = FAMILIES["xtts"].downloads["xtts"]
+    with running({facts["repository"]: xtts_files}) as hub:
+        for answer, code in (("n", 2), ("y", 0)):
+            returncode, shown = cli_at_terminal(["download", "xtts", "base"], tmp_path, hub.address, answer)
+            assert returncode == code, shown
+            assert shown.index(facts["licence"]) < shown.index("[y/N]")
+            assert ("licence-not-accepted" in shown) is (answer == "n")
+            assert (tmp_path / "base").exists() is (answer == "y")
+
+
+def test_listing_the_files_needs_no_accepted_licence(tmp_path: Path) -> None:
+    listed = download(DownloadSettings(name="xtts", folder=tmp_path / "base", list_only=True))
+    assert listed.exit_code == 0
+    assert listed.to_json()["licence"] == FAMILIES["xtts"].downloads["xtts"]["licence"]
+
+
+def test_a_base_is_non_commercial_exactly_where_its_licence_says_so() -> None:
+    for name, facts in FAMILIES.items():
+        texts = [get_family(name).licence, *(base["licence"] for base in facts.downloads.values())]
+        assert all(("non-commercial" in text) is facts.non_commercial for text in texts), name
 
 
 def test_without_a_network_it_says_what_to_put_where(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import ExportSettings
 from voxgraft.core import progress
+from voxgraft.core.results import Line
 from voxgraft.export.command import ExportResult, export
 from voxgraft.export.weights import open_export_source, require_tensor_names
 from voxgraft.graft.folder import load_graft
@@ -70,7 +72,7 @@ def pair(run: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long(fast="tiny")
 def test_an_export_that_names_no_kind_is_the_graft_to_share_as_that_of_go(run: WholeRun, tmp_path: Path) -> None:
-    result = exported(run.path, f"--output={tmp_path / 'out'}")
+    result = exported(run.path, f"--output={tmp_path / 'out'}", "--accept-terms")
     assert result.kind == "graft"
     assert (tmp_path / "out" / "graft.json").is_file()
 
@@ -122,7 +124,7 @@ def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
     fixtures: Fixtures, tmp_path: Path, name: str
 ) -> None:
     run, kind = fixtures.trained_run(name), get_family(name)
-    exported(run.path, f"--to={name}", "--parts=extended", f"--output={tmp_path / 'out'}")
+    exported(run.path, f"--to={name}", "--parts=extended", f"--output={tmp_path / 'out'}", "--accept-terms")
     logits = []
     for folder in (run.base, tmp_path / "out" / "extended"):
         model = load_model(kind, kind.files(folder))
@@ -202,7 +204,7 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_load_py_is_sound_python_that_names_the_new_size(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
     run = fixtures.trained_run(name)
-    exported(run.path, f"--to={name}", "--parts=extended", f"--output={tmp_path / 'out'}")
+    exported(run.path, f"--to={name}", "--parts=extended", f"--output={tmp_path / 'out'}", "--accept-terms")
     text = (tmp_path / "out" / "load.py").read_text(encoding="utf-8")
     ast.parse(text)
     if name != "xtts":  # its program reads the number of rows from config.json
@@ -360,11 +362,38 @@ def test_a_peft_export_is_the_adapter_and_a_graft_export_opens_as_a_graft(run: W
 
 def test_a_graft_by_itself_is_exported_with_its_base(run: WholeRun, tmp_path: Path, pair: Path) -> None:
     words = (run.folder.graft, f"--to={run.family_name}", f"--base={run.base}", f"--output={tmp_path / 'out'}")
-    exported(*words)
+    exported(*words, "--accept-terms")
     kind = get_family(run.family_name)
     for part in ("extended", "merged"):
         name = kind.files(pair / part).checkpoint.name
         assert (tmp_path / "out" / part / name).read_bytes() == (pair / part / name).read_bytes()
+
+
+def test_nothing_is_exported_for_a_non_commercial_base_until_its_licence_is_accepted(
+    fixtures: Fixtures, tmp_path: Path
+) -> None:
+    run, output = fixtures.whole_run("xtts"), tmp_path / "out"
+    words = (run.path, "--to=graft", f"--output={output}", "--data-licence=CC0", "--consent=asked")
+    error = error_of(lambda: exported(*words))
+    assert error.code == "licence-not-accepted"
+    assert get_family("xtts").licence in error.finding.found
+    assert "--accept-terms" in error.finding.cure
+    shown: list[str] = []
+
+    def answer(yes: bool) -> Callable[[Sequence[Line], str], bool]:
+        def show(lines: Sequence[Line], _: str) -> bool:
+            shown.extend(map(str, lines))
+            return yes
+
+        return show
+
+    with progress.use_prompt_callbacks(answer(False)):
+        assert error_of(lambda: exported(*words)).code == "licence-not-accepted"
+    assert not output.exists()
+    assert shown == [get_family("xtts").licence]
+    with progress.use_prompt_callbacks(answer(True)):
+        exported(*words)
+    assert json.loads((output / "terms.json").read_text(encoding="utf-8"))["accepted"] is True
 
 
 def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(

@@ -35,7 +35,7 @@ def run(fixtures: Fixtures) -> WholeRun:
 @pytest.fixture(scope="module")
 def folder(run: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("export") / "xtts"
-    export(ExportSettings(model=run.path, to="xtts", output=output))
+    export(ExportSettings(model=run.path, to="xtts", output=output, accept_terms=True))
     return output
 
 

@@ -65,6 +65,7 @@ def test_a_graft_has_a_row_for_every_new_piece_in_every_text_table(name: str, gr
     assert set(made.rows) == {point.tensor for point in get_family(name).graft_points}
     assert all(len(rows) == made.card.num_rows and np.isfinite(rows).all() for rows in made.rows.values())
     assert made.card.licence == get_family(name).licence
+    assert made.card.licence in (grafts[name] / "README.md").read_text(encoding="utf-8")
     assert made.card.proof["changed"] == 0
 
 

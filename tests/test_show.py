@@ -90,6 +90,7 @@ def test_a_tiny_base_is_shown_with_its_parts_rows_tokenizer_and_files(base: tupl
     release = {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "a copy", "xtts": "XTTS v2"}[name]
     assert reported["release"] == release
     assert reported["licence"] == get_family(name).licence
+    assert any(get_family(name).licence in line for line in lines_of(report))
     assert reported["checkpoint"]["tensors"] == len(state)
     assert reported["checkpoint"]["values"] == sum(tensor.numel() for tensor in state.values())
     counters = sum(not tensor.is_floating_point() for tensor in state.values())

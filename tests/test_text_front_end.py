@@ -515,7 +515,7 @@ def test_homophones_that_the_run_folds_are_folded_in_its_graft(tmp_path: Path) -
 def test_load_py_reads_text_as_training_did_without_voxgraft(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
     """Through the classes of the original programs, of which the stubs have the signatures."""
     run = fixtures.trained_run(name)
-    exported(run.path, f"--to={name}", "--parts=merged", f"--output={tmp_path / 'out'}")
+    exported(run.path, f"--to={name}", "--parts=merged", f"--output={tmp_path / 'out'}", "--accept-terms")
     for place, text in STUBS[name].items():
         (tmp_path / "stub" / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "stub" / place).write_text(text)

@@ -88,7 +88,7 @@ def list_faults(environment: CompanionEnvironment, size: str, work: Path) -> lis
     ):
         assert run_cli([*words, "--quiet"]) == 0, words
     give_adapter(run / "graft", base, seed=1, strength=0.02)
-    folder = export(ExportSettings(model=run, to="xtts")).folder
+    folder = export(ExportSettings(model=run, to="xtts", accept_terms=True)).folder
     graft, family = load_graft(run / "graft"), get_family("xtts")
     base_tokenizer = open_tokenizer(family.files(base).tokenizer)
     encoder = TextEncoder.of(family, base_tokenizer, graft.tokenizer, "am", graft.card.rules)

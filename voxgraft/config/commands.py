@@ -470,6 +470,8 @@ class DownloadSettings(Settings):
     """Also download optional files."""
     list_only: bool = False
     """Only list files, sizes and the licence."""
+    accept_terms: bool = False
+    """Accept a non-commercial licence (xtts). Default: asked in a terminal, else not accepted."""
 
 
 class CompanionSettings(Settings):
@@ -516,7 +518,7 @@ class ExportSettings(Settings):
     consent: str | None = Field(None, max_length=2000)
     """How the speakers consented. Default: asked in a terminal."""
     accept_terms: bool = False
-    """Accept that the base's licence also applies to the export. Default: asked in a terminal, else not accepted."""
+    """Accept that the base's licence also applies to the export (required for xtts). Default: asked in a terminal."""
 
 
 class PushSettings(Settings):

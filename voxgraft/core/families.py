@@ -60,6 +60,8 @@ class FamilyFacts:
 
     It may have `removed` (patterns of files in site-packages that must go afterwards) and `checkout_package` (of a
     program that comes as source: the folder in a checkout that shows that it is one)."""
+    non_commercial: bool = False
+    """Whether the bases' licence allows non-commercial use only: `download` and `export` require to accept it."""
     downloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Published bases by name: title, licence, repository and files. A file has `name`, `what` and `about_bytes`.
 

@@ -44,6 +44,7 @@ from voxgraft.export.share import (
     TERMS_NAME,
     UNHASHED_FILES,
     ShareTerms,
+    confirm_base_licence,
 )
 from voxgraft.export.weights import (
     DropInTokenizer,
@@ -157,8 +158,10 @@ def export(settings: ExportSettings) -> ExportResult:
     consent = settings.consent or progress.ask_user(
         [], "How have the speakers consented to a voice model of their speech?"
     )
-    accepted = settings.accept_terms or progress.confirm_with_user([licence], "Do you pass these terms of the base on?")
-    terms = ShareTerms(licence, bool(accepted), data_licence or None, consent or None)
+    accepted = confirm_base_licence(
+        source.family.name, licence, "Do you pass these terms of the base on?", accepted=settings.accept_terms
+    )
+    terms = ShareTerms(licence, accepted, data_licence or None, consent or None)
     findings = terms.findings(command)
     if source.trained_step is None:
         findings.append(finding("export-untrained", "the graft was not trained yet", where=source.graft.folder))

@@ -144,6 +144,18 @@ def read_terms(folder: Path) -> ShareTerms | None:
     return ShareTerms(texts["base"] or "", value.get("accepted") is True, texts["data_licence"], texts["consent"])
 
 
+def confirm_base_licence(family: str, licence: str, question: str, *, accepted: bool) -> bool:
+    """Whether the user accepts the licence of a base: by flag, or asked in a terminal.
+
+    An error if a licence was not accepted that allows non-commercial use only.
+    """
+    agreed = accepted or bool(progress.confirm_with_user([licence], question))
+    if not agreed and FAMILIES[family].non_commercial:
+        found = f"the licence of {FAMILIES[family].title} was not accepted: {licence}"
+        raise ConfigError("licence-not-accepted", found)
+    return agreed
+
+
 @dataclass(frozen=True, slots=True)
 class SharedFolder:
     """What was found in a folder; after `push` and `pull` also where it went, which is their result."""
@@ -615,6 +627,8 @@ def download(settings: DownloadSettings) -> DownloadResult:
             requested_files.append(
                 (_describe_file(file, name, relative_path, num_bytes, sha256, there=is_present), git_id)
             )
+    if FAMILIES[family].non_commercial and not all(entry["there"] for entry, _ in requested_files):
+        confirm_base_licence(family, base["licence"], "Do you accept this licence?", accepted=settings.accept_terms)
     hashes = _download_missing_files(requested_files, folder)
     get_family(family).files(folder)  # raises if the folder is not a whole base now
     card = {"format": DOWNLOAD_FORMAT, "title": base["title"], "licence": base["licence"], "files": hashes}

@@ -70,6 +70,7 @@ CODE_TARGETS = {
     "voice-unknown": ("speak", "voice"),
     "trained-otherwise": ("go", "when_changed"),
     "source-changed": ("go", "reimport"),
+    "licence-not-accepted": ("export", "accept_terms"),
     **dict.fromkeys(("text-few", "text-digits", "proof-unknown-symbols"), ("graft", "texts")),
     **dict.fromkeys(("language-unlisted", "language-spoken"), ("graft", "language")),
     **dict.fromkeys(("media-missing", "text-missing", "source-failed", "source-unknown"), ("data import", "sources")),

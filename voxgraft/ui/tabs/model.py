@@ -93,14 +93,15 @@ def build_model_tab(context: PageContext) -> None:
             form.add("folder", sought=FOLDER_PATHS)
             form.add("optional")
             form.add("list_only", label="Only list the files and the licence")
-        agreed = gr.Checkbox(
+        agreed = form.add(
+            "accept_terms",
             label="I have read the licence above and accept it",
             info="Nothing is downloaded before that.",
-            elem_id="download-agreed",
         )
         form.finish("Download", own_button=True)
         form.button.interactive = False
         # Another base has another licence, which no one has accepted yet.
+        form.follow(agreed)
         context.wire([name.change], lambda chosen: [_download_terms_html(chosen), False], [name], [terms, agreed])
         context.on_project(lambda _: [_download_terms_html(name.value)], [terms], slow=True)
         listing = form.control("list_only").component
