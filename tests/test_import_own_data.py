@@ -241,7 +241,7 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     printed = capsys.readouterr().out
     expected = {
         "media-unreadable": (4, "convert it"),
-        "media-missing": (8, "put the recording there"),
+        "media-missing": (8, "put the recording at the expected path"),
         "transcript-empty": (12, "write the transcript"),
         "text-encoding": (16, "UTF-8"),
         "table-double-id": (20, "remove the wrong line"),

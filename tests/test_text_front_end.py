@@ -88,10 +88,11 @@ LANGUAGES = (
     *("th", "ti", "uk", "ur", "uz", "vi", "yo"),
 )
 INVISIBLE = "\u200f\ufeff\u200b\u00ad\u200e\u2060"
-KINDS = {"chatterbox": "bpe-json", "indextts2": "sentencepiece-unigram"}
+KINDS = {"chatterbox": "bpe-json", "indextts2": "sentencepiece-unigram", "xtts": "xtts"}
 PUBLISHED = {
     "chatterbox": "real/chatterbox/grapheme_mtl_merged_expanded_v1.json",
     "indextts2": "real/indextts2/bpe.model",
+    "xtts": "real/xtts/xtts1_test_vocab.json",
 }
 
 
@@ -511,7 +512,7 @@ def test_homophones_that_the_run_folds_are_folded_in_its_graft(tmp_path: Path) -
 
 
 @pytest.mark.long(fast="chatterbox")
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])  # of XTTS: tests/test_export_xtts.py
 def test_load_py_reads_text_as_training_did_without_voxgraft(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
     """Through the classes of the original programs, of which the stubs have the signatures."""
     run = fixtures.trained_run(name)

@@ -180,7 +180,7 @@ PUBLISHED_DIGESTS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PUBLISHED_DIGESTS)
 def test_text_without_spans_has_the_ids_that_it_had_before(name: str) -> None:
     """Hundreds of texts in forty languages with the published tokenizers; the digest is of the version before spans."""
     digest, count = hashlib.sha256(), 0
@@ -237,7 +237,7 @@ MIXED = (
 )
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])  # XTTS has a test of its own: load.py reads its spans
 def test_exports_read_spans_as_training_did(name: str, tmp_path: Path) -> None:
     one = encoder(name)
     mixed = [text for text in MIXED if name == "chatterbox" or "[fr]" not in text]

@@ -56,16 +56,16 @@ class Grown:
 
 @cache
 def base(kind: str) -> TextEncoder:
-    """A base of that kind with its family's front, and no new language yet."""
-    name = "chatterbox" if kind == "bpe-json" else "indextts2"
+    """A base of that kind, or of the family `xtts`, with its family's front, and no new language yet."""
+    name = {"bpe-json": "chatterbox", "xtts": "xtts"}.get(kind, "indextts2")
     maker = get_random_base_spec(name)
     size = replace(maker.sizes["tiny"], sentencepiece="bpe" if kind == "sentencepiece-bpe" else "unigram")
     with tempfile.TemporaryDirectory() as folder:
         maker.write_side_files(Path(folder), size)
         path = next(Path(folder) / name for name in get_family(name).tokenizer_names if (Path(folder) / name).exists())
-        data = path.read_bytes() if name == "indextts2" else _with_brackets(path.read_bytes())
+        data = _with_brackets(path.read_bytes()) if name == "chatterbox" else path.read_bytes()
         tokenizer = parse_tokenizer(data, Path(path.name))
-    assert tokenizer.kind == kind
+    assert tokenizer.kind == ("bpe-json" if name == "xtts" else kind)
     return TextEncoder.of(get_family(name), tokenizer, None, None)
 
 

@@ -241,7 +241,7 @@ COMMANDS = (
         "serve",
         commands.ServeSettings,
         "voxgraft.server.command:serve",
-        "Serve speech over HTTP as OpenAI's API does: several grafts on one base (needs voxgraft[server]).",
+        "Serve speech over HTTP with an OpenAI-compatible API (needs voxgraft[server]).",
         positional=("model",),
     ),
     CliCommand(

@@ -67,7 +67,7 @@ class NewSettings(Settings):
     """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Config or command-line file of another trainer. Its settings are taken over and listed with their new names."""
+    """Config of another trainer, or a file with its training command. Its settings are taken over and listed."""
 
 
 class UpdateSettings(Settings):
@@ -273,15 +273,15 @@ class EvaluateSettings(Settings):
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation. Its files are in eval/NAME of the run."""
     output: Path | None = None
-    """New output folder; required if MODEL is not a run. Default: eval/default in the run (replaced if it exists)."""
+    """New output folder; required if MODEL is not a run. Default: eval/default in the run; only this is replaced."""
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language that get audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
     listening_test: bool = False
-    """Write a blind A/B page for people instead of scores. Default folder: eval/NAME-listening in the run."""
+    """Write a blind A/B page for people instead of scores. Default folder: eval/default-listening in the run."""
     listening_against: str = LISTENING_BASE
-    """Second system of the page: base, recordings (held-out originals), or a folder: another model or recordings."""
+    """What the page compares with: the word base, the word recordings (held-out clips), or a model or WAV folder."""
     listening_pairs: int = Field(20, ge=2, le=200)
     """Number of pairs on the page, shared evenly by the languages."""
     device: ComputeDevice = None

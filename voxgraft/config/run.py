@@ -93,8 +93,8 @@ SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
         description="Speakers of sources without names. auto: one per subtitled recording, transcript list or folder "
-        "of clips. folder: one per folder. recording: one per original recording, even if it has several clips. "
-        "file: one per audio file."
+        "of clips. folder: one per folder. recording: one for all clips that were cut from one recording. "
+        "file: one per audio file on disk."
     ),
 ]
 

@@ -488,7 +488,7 @@ def format_problems(problems: Sequence[SourceProblem], file: Path) -> list[Line]
     ]
     message = ", ".join(f"{code} {count:,}" for code, count in turns.most_common())
     lines: list[Line] = [line for item in shown for line in item.lines()]
-    return [*lines, f"left out or changed: {message} (all lines: {file})"]
+    return [*lines, f"reported lines by code: {message} (each one: {file})"]
 
 
 def _read_scan_problems(dataset: DatasetFolder) -> list[SourceProblem]:

@@ -401,7 +401,7 @@ class DataImportResult:
             names = list(dict.fromkeys(name for one in own for name in one.speakers))
             clips = pluralize(sum(one.clips for one in own), "clip")
             shown = format_names(names, MAX_SPEAKERS_SHOWN)
-            lines.append(f"{pluralize(len(names), 'speaker')} for {clips} ({why}): {shown}")
+            lines.append(f"{pluralize(len(names), 'speaker')} for {clips} ({why}): named {shown}")
         if by:
             lines.append(
                 "to change this: --speaker NAME for one person, or --speaker-from folder, recording or file; "

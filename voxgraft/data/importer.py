@@ -238,7 +238,7 @@ def _describe_speaker_origin(
         return "the speaker column"
     if source.kind == "folder":
         return "names of the folders"
-    return "no speaker column: one for the whole list"
+    return "one for the whole list, as it has no speaker column"
 
 
 def _iter_source_clips(

@@ -232,8 +232,8 @@ def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
     if settings.report:
         folder = settings.output or Path(f"diagnosis-{path.name or path.resolve().name}")
         if path_exists(folder) and not settings.overwrite:  # refused before anything is measured
-            cure = "choose another folder with --output, or use --overwrite."
-            raise FileError("file-exists", f"{folder.name} exists already", where=folder, cure=cure)
+            cure = "choose another report folder with --output, or use --overwrite."
+            raise FileError("file-exists", f"the report folder {folder.name} exists already", where=folder, cure=cure)
     found = diagnose_run(settings) if is_file(RunFolder(path).settings) else diagnose_checkpoint(settings)
     if settings.listen:
         _measure_phone_errors(found, settings)
