@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.fixtures import Fixtures
 from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import ExportSettings, GoSettings
@@ -28,7 +29,7 @@ from voxgraft.demo.data import write_talks
 from voxgraft.export.command import export
 from voxgraft.graft.folder import load_graft
 from voxgraft.pipeline.command import GoResult, StageResult, run_pipeline
-from voxgraft.pipeline.stages import PIPELINE_STAGES, survey_stages
+from voxgraft.pipeline.stages import PIPELINE_STAGES, PipelineContext, survey_stages
 
 ALL = list(PIPELINE_STAGES)
 DATA = ["import", "split"]
@@ -459,6 +460,27 @@ def test_terms_that_are_reported_later_are_written_into_the_export(run: Path) ->
     assert ran(result) == ["export"]
     assert json.loads((run / "export" / "graft" / "terms.json").read_text(encoding="utf-8"))["data_licence"] == "CC0"
     assert ran(gone(run, data_licence="CC0", consent="asked", accept_terms=True)) == []
+
+
+def test_a_base_for_non_commercial_use_is_exported_once_its_licence_is_accepted(
+    fixtures: Fixtures, tmp_path: Path
+) -> None:
+    made = fixtures.trained_run("xtts")
+    run = tmp_path / "run"
+    shutil.copytree(made.path, run)
+    (run / "run.yaml").write_text(f"base: {made.base}\nfamily: xtts\nlanguage: am\n", encoding="utf-8")
+
+    def runs_export(**flags: bool) -> bool:
+        settings = GoSettings.model_validate({"run": run, **flags})
+        decide, _ = PIPELINE_STAGES["export"]
+        return decide(PipelineContext(settings)).runs
+
+    assert not runs_export()
+    assert runs_export(accept_terms=True)
+    export(ExportSettings(model=run, to="graft", accept_terms=True))
+    assert not runs_export(accept_terms=True)
+    (run / "export" / "graft" / "graft.json").write_text("{}", encoding="utf-8")  # another model's
+    assert runs_export()  # it was accepted for this run before
 
 
 def test_another_list_of_pronunciations_is_evaluated_and_exported(run: Path) -> None:

@@ -30,6 +30,7 @@ from voxgraft.config.data import DataImportSettings, DataSplitSettings
 from voxgraft.config.run import RunSettings, TrainSettings, load_command_settings
 from voxgraft.config.train_options import RESUME_RULES, options_with_rule
 from voxgraft.core.errors import ConfigError, FileError, GraftError, VoxgraftError, raise_first_error
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json
 from voxgraft.core.results import CommandResult, format_names, pluralize
 from voxgraft.core.run import RUN_FILE, History, RunFolder, RunJournal
@@ -537,8 +538,13 @@ def _choose_export_kind(work: PipelineContext) -> ExportKind:
 
 def _decide_export(work: PipelineContext) -> StageDecision:
     kind = _choose_export_kind(work)
-    # An export is current while it has the hashes of what training has left.
     folder = work.run.export / kind
+    if work.card is not None and FAMILIES[work.card.family].non_commercial and not _accepts_terms(work, folder):
+        # A run of hours must not end with an error for want of a flag.
+        title = FAMILIES[work.card.family].title
+        why = f"not exported: the licence of {title} (non-commercial) needs --accept-terms, or its box on the page"
+        return StageDecision(False, why, has_input=False)
+    # An export is current while it has the hashes of what training has left.
     if not path_exists(folder):
         return StageDecision(True, f"no export for {kind} yet", f"there was no export for {kind} yet")
     if kind == "graft":
@@ -567,6 +573,14 @@ def _decide_export(work: PipelineContext) -> StageDecision:
     return StageDecision(False, f"{folder} belongs to this model")
 
 
+def _accepts_terms(work: PipelineContext, folder: Path) -> bool:
+    """Whether the licence of the base was accepted, by the flag or for the export before this one."""
+    if work.go_settings.accept_terms or not path_exists(folder):
+        return work.go_settings.accept_terms
+    terms = read_terms(folder)
+    return terms is not None and terms.accepted
+
+
 def _has_files(folder: Path, hashes: Mapping[str, str]) -> bool:
     return all(is_file(folder / name) and compute_sha256(folder / name) == hashes[name] for name in hashes)
 
@@ -590,7 +604,7 @@ def _run_export(work: PipelineContext) -> ExportResult:
     terms = {
         "data_licence": go_settings.data_licence,
         "consent": go_settings.consent,
-        "accept_terms": go_settings.accept_terms,
+        "accept_terms": _accepts_terms(work, work.run.export / kind),
     }
     values = {"model": work.run.path, "to": kind, "overwrite": path_exists(work.run.export / kind), **terms}
     return export(ExportSettings.model_validate(values))
