@@ -29,6 +29,7 @@ from torch import nn
 
 from benchmarks.peers import Peer, padded_batches
 from voxgraft.config.train_options import TrainOptions
+from voxgraft.core.families import FAMILIES
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
 from voxgraft.dataset.shards import AnyArray, ClipDataset, DatasetHeader, DatasetProvenance, Int32Array
 from voxgraft.models import get_family
@@ -185,7 +186,7 @@ class Bench:
         return self._measured(variant, trained.model, step, per_position, trained.named().values())
 
     def _options(self, positions: int, **changes: Any) -> TrainOptions:
-        text_weight, speech_weight = self.kind.loss_weights
+        text_weight, speech_weight = FAMILIES[self.kind.name].loss_weights
         chosen = TrainOptions(
             steps=10_000,
             batch_tokens=positions,

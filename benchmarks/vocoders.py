@@ -50,7 +50,7 @@ from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest
 NUM_CODES_TABLE = 8192
 # Imported by the originals for anything but their vocoders.
 UNUSED_PACKAGES = (
-    "librosa torchaudio s3tokenizer perth pyloudnorm onnx descript dac audiotools matplotlib tensorboard "
+    "librosa torchaudio s3tokenizer perth pyloudnorm onnx descript dac audiotools matplotlib tensorboard trainer "
     "indextts.s2mel.dac"
 ).split()
 # About 15 words of English: text tokens, and codes at 25 a second.

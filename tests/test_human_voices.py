@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from recipes.human_voices.gather import choose_splits, compare_letters, read_source
+from recipes.human_voices.gather import capped, choose_splits, compare_letters, read_source
 from recipes.human_voices.pack import HumanClip, decode, encode, mu_law_decode, mu_law_encode, read_pack, write_pack
 from recipes.human_voices.packages import PACKAGES, SOURCES, Source
 from tests.contract.test_encoders import clip as speech_like
@@ -138,10 +138,14 @@ def test_one_speaker_is_never_both_learned_and_unseen() -> None:
     assert {source.name for source in SOURCES if "may ship" in source.licence or "BSD" in source.licence} == {
         "festvox-ru"
     }
-    assert {
+    packages = [
         source.name.replace("asterisk-", "asterisk-core-sounds-").replace("fillets-", "fillets-ng-data-")
         for source in SOURCES
-    } <= set(PACKAGES)
+    ]
+    assert all(any(package.startswith(name) for package in PACKAGES) for name in packages)
+    extra = [source for source in SOURCES if source.is_extra]
+    assert extra
+    assert not any(source.is_unseen for source in extra)
 
 
 # ---- readers ---------------------------------------------------------------------------------------------------------
@@ -177,3 +181,35 @@ def test_packages_are_read_with_their_texts_and_speakers(tmp_path: Path) -> None
     (game / "script/reef/dialogs_cs.lua").write_text(script, encoding="utf-8")
     (czech,) = read_source(BY_NAME["fillets-cs"], tmp_path)
     assert (czech.text, czech.speaker) == ("Ahoj, jak je?", "cs-m")
+
+
+def test_captions_and_words_are_found_with_their_languages(tmp_path: Path) -> None:
+    stamps = tmp_path / "usr/share/tuxpaint/stamps/animals"
+    stamps.mkdir(parents=True)
+    (stamps / "cat.txt").write_text("A cat.\nca.utf8=Un gat.\nru.utf8=Кошка.\n", encoding="utf-8")
+    for name in ("cat.ogg", "cat_desc.ogg", "cat_desc_ru.ogg", "cat_desc_ca.ogg", "cat_desc_fr.ogg"):
+        soundfile.write(stamps / name.replace(".ogg", ".wav"), wave_of(1.0), 16_000)
+    words = tmp_path / "usr/share/klettres/hu/alpha"
+    words.mkdir(parents=True)
+    soundfile.write(words / "a.ogg", wave_of(0.6), 16_000)
+    (words / "notes.txt").touch()
+    found = {clip.language: clip for clip in read_source(BY_NAME["tuxpaint"], tmp_path)}
+    assert {language: clip.text for language, clip in found.items()} == {"ru": "Кошка.", "ca": "", "fr": ""}
+    assert {clip.speaker for clip in found.values()} == {"tuxpaint-ru", "tuxpaint-ca", "tuxpaint-fr"}
+    (clip,) = read_source(BY_NAME["klettres"], tmp_path)
+    assert (clip.language, clip.speaker, clip.text) == ("hu", "klettres-hu", "")
+    assert choose_splits(BY_NAME["klettres"], [clip]) == [clip]
+
+
+def test_a_pack_to_train_on_has_no_held_out_clip_and_a_cap_for_each_speaker() -> None:
+    minute = np.zeros(60 * 16_000, np.int16)
+    klettres = [replace(clip, wave=minute) for clip in made_clips(BY_NAME["klettres"], 5, ("one", "two"))]
+    festvox = [
+        replace(clip, wave=minute)
+        for clip in choose_splits(BY_NAME["festvox-ru"], made_clips(BY_NAME["festvox-ru"], 90))
+    ]
+    kept = capped([*klettres, *festvox])
+    assert [clip.speaker for clip in kept if clip.package == "klettres"] == ["one", "two"]
+    assert {clip.split for clip in kept} == {"train", "valid"}
+    assert sum(clip.package == "festvox-ru" for clip in kept) == 30
+    assert capped([*festvox, *klettres[::-1]]) == kept

@@ -17,6 +17,7 @@ import soundfile
 from tests.support.evaluation import settings_of, tones
 from tests.support.run_folders import WholeRun, error_of, make_run
 from voxgraft.config.commands import PreferenceSettings
+from voxgraft.data.manifest import MANIFEST_NAME, ManifestClip, write_manifest
 from voxgraft.evaluation.command import evaluate
 from voxgraft.evaluation.listening import (
     ANSWERS_FORMAT,
@@ -110,9 +111,12 @@ def test_sounds_are_equally_loud_and_silence_at_the_ends_is_gone() -> None:
     loud = level_speech(np.concatenate([np.zeros(16_000, np.float32), speech, np.zeros(8_000, np.float32)]), 16_000)
     quiet = level_speech(0.01 * speech, 16_000)
     assert abs(len(loud) - len(speech)) <= 2 * 1600 + 640
-    for wave in (loud, quiet):
+    clicking = 0.1 * speech
+    clicking[4_000:4_002] = 0.9, -0.9
+    for wave in (loud, quiet, level_speech(clicking, 16_000)):
         active = wave[np.abs(wave) > 1e-4]
         assert math.sqrt(float((active**2).mean())) == pytest.approx(TARGET_RMS, rel=0.03)
+    assert not len(level_speech(np.zeros(0, np.float32), 16_000))
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +162,32 @@ def test_sentences_that_sound_the_same_are_left_out_and_a_test_without_pairs_is_
     error = error_of(lambda: evaluate(settings_of(*words, "--name=y", "--listening-against=recordings")))
     assert error.code == "listening-pairs"
     assert not (run.folder.eval / "y-listening").exists()
+
+
+def test_a_run_whose_language_has_built_in_sentences_is_compared_with_its_own_held_out_recordings(
+    run: WholeRun,
+) -> None:
+    clips = []
+    for number, text in enumerate(("ሰላ", "ቤት", "ውሃ")):
+        path = run.folder.data / "clips" / f"{number}.wav"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, tones([5] * 20) if number else np.zeros(8_000, np.float32), 16_000)
+        row = (f"{number}", f"clips/{number}.wav", 0.5, text, "am", "one", f"{number}", 16_000)
+        clips.append(ManifestClip(*row, split="test"))
+    write_manifest(run.folder.data / MANIFEST_NAME, clips)
+    words = (str(run.path), "--listening-test", "--listening-against=recordings", "--name=own", "--languages=en")
+    # A recognizer is not needed, so one that cannot be opened is no obstacle.
+    result = evaluate(settings_of(*words, "--recognizer=command:no-such-program {wav}"))
+    assert isinstance(result, ListeningTestResult)
+    assert result.pairs == {"am": 2}
+    assert list(result.left_out.values()) == [1]  # the silent one
+    assert {pair["text"] for pair in key_of(result.folder)["pairs"]} == {"ቤት", "ውሃ"}
+
+
+@pytest.mark.parametrize("flags", [["--listening-against=recordings"], ["--listening-test", "--recordings=sounds"]])
+def test_flags_that_would_be_ignored_are_refused(run: WholeRun, flags: list[str]) -> None:
+    assert error_of(lambda: evaluate(settings_of(str(run.path), "--name=z", *flags))).code == "config-value"
+    assert not list(run.folder.eval.glob("z*"))
 
 
 # ---- statistics ------------------------------------------------------------------------------------------------------
@@ -291,8 +321,9 @@ def test_one_rater_counts_once_and_a_damaged_key_is_refused(tmp_path: Path) -> N
     write_pairs(tmp_path / "made", made_pairs(2), SYSTEMS)
     key = key_of(tmp_path / "made")
     files = [
-        write_answers(tmp_path / f"{name}.json", key, lambda number: "graft", started="now", rater="anna")
-        for name in "xy"
+        # Saved twice, the second time with a name.
+        write_answers(tmp_path / f"{name or 'none'}.json", key, lambda number: "graft", started="now", rater=name)
+        for name in ("", "anna")
     ]
     assert (
         error_of(lambda: preference(PreferenceSettings(test=tmp_path / "made", answers=tuple(files)))).code

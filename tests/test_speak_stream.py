@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,13 @@ def test_standard_output_carries_the_sound_of_the_file_and_nothing_else(tmp_path
         process.stdout.close()
         assert b"speak-pipe" in process.stderr.read()
     assert process.returncode == 2
+
+
+def test_sound_for_a_closed_standard_output_is_refused(tmp_path: Path) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m voxgraft speak ha --language=en --output=- >&-"
+    ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, cwd=tmp_path)
+    assert b"error speak-output" in ended.stderr
+    assert ended.returncode == 2
 
 
 def test_codes_cannot_share_standard_output_with_the_sound(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -106,6 +107,17 @@ def test_golden_sentences_get_the_originals_text_and_ids(asian: bool) -> None:
 )
 def test_text_is_cleaned_by_the_rules_of_its_language(language: str, text: str, cleaned: str) -> None:
     assert clean_text(text, language) == cleaned
+
+
+@pytest.mark.parametrize("language", ["en", "es", "tr", "ko", "zh"])
+def test_long_numbers_are_read_or_refused_at_once(language: str) -> None:
+    require_package(language)
+    # Where a number is looked for from each of its digits, this takes minutes, in which a server answers nobody.
+    for text in ("1" * 5_000, "1," * 2_500, "1" * 45_000 + "年"):
+        began = time.process_time()
+        with suppress(TextError):
+            clean_text(text, language)
+        assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize(

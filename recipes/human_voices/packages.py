@@ -24,6 +24,10 @@ PACKAGES = {
         for kind in ("", "-g722")
     },
     **{f"fillets-ng-data{code}": "1.0.1-1.1" for code in ("", "-cs", "-nl")},
+    "tuxpaint-stamps-default": "2022.06.04-1",
+    "ktuberling-data": "4:22.12.3-1",
+    "klettres-data": "4:22.12.3-1",
+    "qabcs-data": "1.0.2-6",
 }
 # Name, language, and the folder below usr/share/asterisk/sounds.
 PROMPTS = (
@@ -87,14 +91,37 @@ def fillets(root: Path, language: str) -> Iterator[Recording]:
                 yield Recording(path, text.replace('\\"', '"'), f"{language}-{actor[1]}")
 
 
+def tuxpaint(root: Path) -> Iterator[Recording]:
+    """Captions of pictures, read by volunteers; a language counts as one speaker. Catalan captions are longer than
+    what is spoken."""
+    for path in sorted((root / "usr/share/tuxpaint/stamps").rglob("*_desc_*.*")):
+        named = re.fullmatch(r"(.+)_desc_([a-z]{2})\.(?:ogg|wav)", path.name)
+        if named is None:
+            continue
+        captions = path.with_name(f"{named[1]}.txt")
+        lines = captions.read_text(encoding="utf-8", errors="replace").splitlines() if captions.is_file() else []
+        text = next((line.partition("=")[2] for line in lines if line.startswith(f"{named[2]}.utf8=")), "")
+        yield Recording(path, text.strip() if text.strip() and named[2] != "ca" else NO_TEXT, named[2])
+
+
+def words_by_language(folder: Path, pattern: str) -> Iterator[Recording]:
+    """Single words, letters or syllables without texts, in a folder for each language; one counts as one speaker."""
+    for path in sorted(folder.glob(f"*/{pattern}")):
+        if path.suffix in {".ogg", ".wav"}:
+            yield Recording(path, NO_TEXT, path.relative_to(folder).parts[0])
+
+
 class Source(NamedTuple):
     """One set of recordings."""
 
     name: str
     language: str
+    """Empty where the speaker's name is that of the language."""
     licence: str
     is_unseen: bool
     """All its speakers are held out."""
+    is_extra: bool = False
+    """Only the codec learns from it: many speakers with little speech each, some of it without a text."""
 
     def recordings(self, root: Path) -> Iterator[Recording]:
         """Its files below the folder into which the packages were unpacked."""
@@ -102,9 +129,19 @@ class Source(NamedTuple):
             return festvox(root)
         if self.name.startswith("fillets-"):
             return fillets(root, self.language)
+        if self.name == "tuxpaint":
+            return tuxpaint(root)
+        if self.name in WORDS:
+            return words_by_language(root / WORDS[self.name][0], WORDS[self.name][1])
         return asterisk(root, self.name, next(below for name, _, below in PROMPTS if name == self.name))
 
 
+# Folder and pattern of packages with single words.
+WORDS = {
+    "ktuberling": ("usr/share/ktuberling/sounds", "*.*"),
+    "klettres": ("usr/share/klettres", "*/*.ogg"),
+    "qabcs": ("usr/share/qabcs/abcs", "sounds/words/*.ogg"),
+}
 # Asterisk's English and Spanish prompts are by one speaker (Allison Smith), so both are held out.
 SOURCES = (
     Source("festvox-ru", "ru", "BSD-like (N. V. Shmyrev 2005)", is_unseen=False),
@@ -115,6 +152,10 @@ SOURCES = (
     Source("asterisk-en", "en", "CC-BY-SA-3.0 (A. Smith)", is_unseen=True),
     Source("asterisk-fr", "fr", "CC-BY-SA-3.0 (J. Wallack)", is_unseen=True),
     Source("asterisk-es", "es", "CC-BY-SA-3.0 (A. Smith)", is_unseen=True),
+    Source("tuxpaint", "", "GPL-2+", is_unseen=False, is_extra=True),
+    Source("ktuberling", "", "GPL-2+", is_unseen=False, is_extra=True),
+    Source("klettres", "", "GPL-2+", is_unseen=False, is_extra=True),
+    Source("qabcs", "", "GPL-3+ and others", is_unseen=False, is_extra=True),
 )
 
 

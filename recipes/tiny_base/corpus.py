@@ -41,6 +41,12 @@ SIZES: dict[str, dict[str, Amounts]] = {
         "fr": Amounts(35_000, 500, 200, 10_000, 400),
         "am": Amounts(20_000, 500, 200, 10_000, 400),
     },
+    # Beside people's recordings, for the codec.
+    "some": {
+        "en": Amounts(9_000, 100, 20, 14_000, 400),
+        "fr": Amounts(6_000, 100, 20, 10_000, 400),
+        "am": Amounts(6_000, 100, 20, 10_000, 400),
+    },
 }
 
 

@@ -184,6 +184,12 @@ class EvaluationSubject:
 
 def evaluate(settings: EvaluateSettings) -> EvaluateResult | ListeningTestResult:
     """Compare a run, a graft, a merged model or a checkpoint with its base, by measurements or by ear."""
+    if settings.listening_against != LISTENING_BASE and not settings.listening_test:
+        found = "--listening-against is given without --listening-test"
+        raise ConfigError("config-value", found, expected="both, for a listening test, or neither, for scores")
+    if settings.listening_test and settings.recordings:
+        found, expected = "--recordings is for scores", f"--listening-against {settings.recordings}"
+        raise ConfigError("config-value", found, expected=expected, cure="give the folder as --listening-against.")
     return create_listening_test(settings) if settings.listening_test else score_model(settings)
 
 
@@ -232,7 +238,9 @@ def _open_subject(settings: EvaluateSettings) -> EvaluationSubject:
     else:
         after = _open_model(context, kind, path, settings.language)
     new_language = after.text_encoder.language
-    transcriber = open_transcriber(_recognizer_setting(settings, run_settings), new_language)
+    transcriber = Transcriber(None, "people listen")
+    if not settings.listening_test:
+        transcriber = open_transcriber(_recognizer_setting(settings, run_settings), new_language)
     sets = _load_sentence_sets(
         settings, context.languages(), new_language, run if run_settings else None, run_settings, held_out
     )
@@ -412,12 +420,16 @@ def _load_sentence_sets(
         if name != new and (not settings.languages or name in settings.languages or name in named)
     ]
     sets = load_sentence_sets([*([new] if new else []), *old_languages], settings.sentences, settings.max_sentences)
-    if new is not None and new not in sets and run is not None and run_settings is not None:
+    # A comparison with people's recordings needs sentences that somebody has recorded; the built-in ones are not.
+    is_recorded = settings.listening_test and settings.listening_against == LISTENING_RECORDINGS and new not in named
+    is_missing = new not in sets or is_recorded
+    if new is not None and is_missing and run is not None and run_settings is not None:
         # Held-out texts of the run's own data, with their recordings where the manifest names them.
         manifest = resolve_manifest_path(run_settings.data.dataset, run.data)
         found = load_manifest_sentences(manifest, new) if is_file(manifest) else None
         found = found or build_text_sentences(collect_texts(held_out.sets.get(new, ())), new)
         if found is not None:
+            sets.pop(new, None)
             sets = {new: found.spread(settings.max_sentences), **sets}
     if new is not None and new not in sets:
         missing = f"no sentences in {new}: no built-in ones, and no held-out texts in the dataset"

@@ -186,6 +186,8 @@ def _make_pairs(
         silent = [name for (name, own) in spoken if not len(own[at])]
         if silent:
             reasons.append(f"{silent[0]} cannot speak it")
+        elif person is not None and not person.any():
+            reasons.append("its recording is silent")
         elif np.array_equal(waves[0], waves[1]):
             reasons.append(f"both are the same sound in {language}")
         else:
@@ -198,18 +200,19 @@ def _make_pairs(
 
 
 def level_speech(wave: Wave, rate: int) -> Wave:
-    """The same speech at a common loudness, without silence at its ends."""
+    """The same speech at a common loudness, without silence at its ends. A click that gets too loud is clipped."""
+    if not wave.any():  # empty, or nothing but zeros
+        return wave
     size = max(1, round(FRAME_SECONDS * rate))
     frames = np.pad(wave, (0, -len(wave) % size)).reshape(-1, size).astype(np.float64)
     power = (frames**2).mean(1)
     loud = power > power.max() * 10 ** (-SILENCE_DB / 10)
-    if not loud.any():  # nothing but zeros
-        return wave
     margin = round(MARGIN_SECONDS * rate)
     begin, end = int(loud.argmax()) * size, (len(loud) - int(loud[::-1].argmax())) * size
     cut = wave[max(0, begin - margin) : end + margin]
     gain = TARGET_RMS / math.sqrt(power[loud].mean())
-    return np.asarray(cut * min(gain, MAX_PEAK / float(np.abs(cut).max())), dtype=np.float32)
+    # A lower gain instead would make a system with clicks quieter than the other.
+    return np.asarray((cut * gain).clip(-MAX_PEAK, MAX_PEAK), dtype=np.float32)
 
 
 def _choose_pairs(found: Mapping[str, Sequence[ListeningPair]], count: int) -> list[ListeningPair]:
@@ -422,11 +425,12 @@ def preference(settings: PreferenceSettings) -> PreferenceResult:
     path = settings.test / KEY_NAME if is_folder(settings.test) else settings.test
     key = _read_key(require_file(path))
     raters = [_read_answers(require_file(file), key) for file in settings.answers]
-    stamps = [(rater["rater"], rater["started"]) for rater, _ in raters]
+    # Not by name: a rater may give it, or change it, between two saves.
+    stamps = [rater["started"] for rater, _ in raters]
     if twice := next(
         (file for file, stamp in zip(settings.answers, stamps, strict=True) if stamps.count(stamp) > 1), None
     ):
-        found = f"{twice.name} and another file are by one rater, started at the same time"
+        found = f"{twice.name} and another file are by one rater: they were started at the same time"
         raise FileError("listening-answers", found, expected="one file per rater, the last one saved", where=twice)
     systems: tuple[str, str] = (key["systems"][0], key["systems"][1])
     order = {pair["id"]: index for index, pair in enumerate(key["pairs"])}

@@ -317,8 +317,9 @@ def _plan_files(
         if codes is not None:
             found, cure = "--output - writes sound only", "write the codes with a second command."
             raise ConfigError("speak-output", found, expected="--output - without --codes", cure=cure)
-        if sys.stdout.isatty():
-            found, cure = "--output - writes sound, and standard output is a terminal", "for example | aplay."
+        if sys.stdout is None or sys.stdout.isatty():  # None: the caller has closed it
+            place = "closed" if sys.stdout is None else "a terminal"
+            found, cure = f"--output - writes sound, and standard output is {place}", "for example | aplay."
             raise ConfigError("speak-output", found, expected="a pipe or a file", cure=cure)
         return (STANDARD_OUTPUT,)
     if codes is None or output is not None:

@@ -29,13 +29,15 @@ _COUNTERS = (
 )
 _CURRENCY = "(?:亿|千万|百万|[万千百元块角毛分])"
 
+# Each number is looked for from its first digit on only: tried from every digit, a long one would take minutes.
+_START = r"(?<!\d)"
 _DATE = re.compile(r"\D+((?:(?:[089]\d|(?:19|20)\d{2})年)?(?:\d{1,2}月(?:\d{1,2}[日号])?)?)")
-_MONEY = re.compile(rf"\D+(\d+(?:\.\d+)?[多余几]?{_CURRENCY}(?:\d{_CURRENCY}?)?)")
+_MONEY = re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_CURRENCY}(?:\d{_CURRENCY}?)?)")
 _MOBILE_PHONE = re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D")
 _LANDLINE = re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D")
-_FRACTION = re.compile(r"\d+/\d+")
-_PERCENTAGE = re.compile(r"\d+(?:\.\d+)?%")
-_QUANTITY = re.compile(rf"(\d+(?:\.\d+)?)[多余几]?(?:[{_COUNTERS}]|[千微][克米])")
+_FRACTION = re.compile(_START + r"\d+/\d+")
+_PERCENTAGE = re.compile(_START + r"\d+(?:\.\d+)?%")
+_QUANTITY = re.compile(rf"{_START}(\d+(?:\.\d+)?)[多余几]?(?:[{_COUNTERS}]|[千微][克米])")
 _LONG_NUMBER = re.compile(r"\d{4,32}")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TWO_IN_LATIN = re.compile(r"([a-zA-Z]+)二([a-zA-Z]+)")  # B2B

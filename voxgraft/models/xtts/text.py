@@ -85,7 +85,9 @@ _CURRENCIES = (("GBP", "£"), ("USD", r"\$"), ("EUR", "€"))
 _BEFORE_CENTS = {"es": " con ", "fr": " et ", "de": " und ", "pt": " e ", "it": " e "}
 _GROUPED_BY_COMMA = re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b")
 _GROUPED_BY_DOT = re.compile(r"\b\d{1,3}(.\d{3})*(,\d+)?\b")  # any character groups, and only dots are removed
-_DECIMAL = re.compile(r"[0-9]+[.,][0-9]+")
+# Numbers are looked for from their first character on only: tried from every digit, a long one would take hours.
+_NUMBER_START, _DIGITS_START = "(?<![0-9.,])", "(?<![0-9])"
+_DECIMAL = re.compile(_DIGITS_START + r"[0-9]+[.,][0-9]+")
 _INTEGER = re.compile(r"[0-9]+")
 _TAG = re.compile(r"\[([a-z]{2,3}(?:-[a-z0-9]+)*)\]")
 _SPACES = re.compile(r"\s+")
@@ -157,7 +159,7 @@ def clean_text(text: str, language: str) -> str:
     if language == "tr":
         text = text.replace("İ", "i")  # in lower case it would get a dot of its own
     text = text.lower()
-    text = spell_chinese_numbers(text) if language == "zh" else spell_numbers(text, language)
+    text = _spell_chinese(text) if language == "zh" else spell_numbers(text, language)
     for pattern, word in _compile_abbreviations(language):
         text = pattern.sub(word, text)
     for symbol, word in zip(_SYMBOLS, _SYMBOL_WORDS[language].split("|"), strict=True):
@@ -166,6 +168,14 @@ def clean_text(text: str, language: str) -> str:
     if language == "zh":
         return convert_to_pinyin(text)
     return romanize_korean(text) if language == "ko" else text
+
+
+def _spell_chinese(text: str) -> str:
+    try:
+        return spell_chinese_numbers(text)
+    except RecursionError:  # a quantity of tens of thousands of digits
+        found = f"a number of too many digits in 'zh', in a text of {len(text):,} characters"
+        raise TextError("text-unread", found, expected="numbers in words") from None
 
 
 @cache
@@ -181,17 +191,16 @@ def spell_numbers(text: str, language: str) -> str:
     text = grouped.sub(lambda found: found[0].replace(sign, ""), text)
     try:
         for currency, symbol in _CURRENCIES:
-            amount = rf"{symbol}[0-9.,]*[0-9]+|[0-9.,]*[0-9]+{symbol}"
-            if currency == "EUR":
-                amount = rf"[0-9.,]*[0-9]+{symbol}|{symbol}[0-9.,]*[0-9]+"
+            amounts = [rf"{symbol}[0-9.,]*[0-9]", rf"{_NUMBER_START}[0-9.,]*[0-9]{symbol}"]
+            amount = "|".join(reversed(amounts) if currency == "EUR" else amounts)
             text = re.sub(amount, lambda found, currency=currency: _read_amount(found[0], language, currency), text)  # type: ignore[misc]
     except _NUM2WORDS_ERRORS:  # the original continues without this currency and those after it
         pass
     if language != "tr":
-        text = _DECIMAL.sub(lambda found: _read_number(found[0], language, float(found[0].replace(",", "."))), text)
-    ordinal = rf"([0-9]+)({_ORDINAL_ENDINGS[language]})"
-    text = re.sub(ordinal, lambda found: _read_number(found[0], language, int(found[1]), ordinal=True), text)
-    return _INTEGER.sub(lambda found: _read_number(found[0], language, int(found[0])), text)
+        text = _DECIMAL.sub(lambda found: _read_number(found[0], language, found[0].replace(",", ".")), text)
+    ordinal = rf"{_DIGITS_START}([0-9]+)({_ORDINAL_ENDINGS[language]})"
+    text = re.sub(ordinal, lambda found: _read_number(found[0], language, found[1], ordinal=True), text)
+    return _INTEGER.sub(lambda found: _read_number(found[0], language, found[0]), text)
 
 
 def _read_amount(amount: str, language: str, currency: str) -> str:
@@ -202,9 +211,9 @@ def _read_amount(amount: str, language: str, currency: str) -> str:
     return words
 
 
-def _read_number(written: str, language: str, value: float, *, ordinal: bool = False) -> str:
-    try:
-        return _num2words(value, language, ordinal=ordinal)
+def _read_number(written: str, language: str, number: str, *, ordinal: bool = False) -> str:
+    try:  # Python itself refuses whole numbers of thousands of digits
+        return _num2words(float(number) if "." in number else int(number), language, ordinal=ordinal)
     except _NUM2WORDS_ERRORS as error:
         kind = "the ordinal" if ordinal else "the number"
         found = f"{kind} {written[:40]!r} in {language!r}: {type(error).__name__} in num2words"
