@@ -171,7 +171,12 @@ def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: in
     for path in files:
         found = read_sentence_file(path)
         if found.language in own:
-            raise TextError("sentences-name", f"two sentence files are for {found.language}", expected="one per language", where=path)
+            raise TextError(
+                "sentences-name",
+                f"two sentence files are for {found.language}",
+                expected="one per language",
+                where=path,
+            )
         if found.language not in languages:
             expected = f"one of {', '.join(languages)}"
             raise TextError("sentences-language", f"sentences in {found.language}", expected=expected, where=path)
