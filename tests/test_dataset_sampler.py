@@ -324,6 +324,12 @@ def test_settings_that_make_no_order_are_refused(names: list[str], weights: list
     assert caught.value.code == "stream-settings"
 
 
+def test_one_token_per_step_is_a_valid_setting_that_no_clip_fits() -> None:
+    with pytest.raises(ConfigError) as caught:
+        DeterministicSampler([ListedSet("new", ["a", "a"], [4.0, 5.0])], [1.0], 1, 0)
+    assert caught.value.code == "step-too-small"
+
+
 def test_options_out_of_range_and_steps_before_the_first_are_refused() -> None:
     clips = ListedSet("new", ["a", "a"], [4.0, 5.0])
     for wrong in ({"text_dropout": 1.5}, {"single_clip_speakers": "keep"}):

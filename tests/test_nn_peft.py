@@ -378,6 +378,20 @@ def test_the_written_config_is_the_one_of_a_plain_adapter(adapted: Speaker, tmp_
     assert from_peft(config, tensors).rank == 1
 
 
+@pytest.mark.parametrize("way", [True, False, "gaussian"])
+@pytest.mark.parametrize("unused", [None, False, {}, []], ids=str)
+def test_a_plain_adapter_is_read_however_it_was_initialized_and_whatever_later_keys_it_leaves_unused(
+    way: object, unused: object
+) -> None:
+    model = nn.ModuleDict({"one": nn.Linear(3, 4)})
+    add_adapter(model, ["one"], 2, 2.0, seed=0)
+    config, tensors = to_peft(model, "a base")
+    assert from_peft({**config, "init_lora_weights": way, "use_a_later_feature": unused}, tensors).rank == 2
+    with pytest.raises(GraftError) as caught:
+        from_peft({**config, "use_a_later_feature": "on"}, tensors)
+    assert caught.value.code == "adapter-variant"
+
+
 def test_files_larger_than_any_adapter_are_refused_before_they_are_read(adapted: Speaker, tmp_path: Path) -> None:
     folder = tmp_path / "adapter"
     write_peft_folder(folder, adapted)

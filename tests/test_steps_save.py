@@ -90,6 +90,7 @@ def test_groups_without_tensors_and_states_without_groups_are_kept(run: RunFolde
     for step, tensors in enumerate(({"rows": {}, "adapter": {"a": torch.ones(2)}}, {})):
         save_step(run, TrainState(step, tensors, {"x": [1, 2.5, None, "ሰላም"]}), keep_last=9)
         assert_same(load_step(run).state, TrainState(step, tensors, {"x": [1, 2.5, None, "ሰላም"]}))
+        assert "ሰላም" in (run.step(step) / "state.json").read_text(encoding="utf-8"), "people read this file"
 
 
 def test_a_large_tensor_is_written_in_pieces_and_read_whole(run: RunFolder) -> None:

@@ -256,6 +256,8 @@ def _walk(node: ast.AST, functions: tuple[str, ...] = ()) -> Iterator[ast.AST]:
                     continue
             if isinstance(child, ast.Call) and ast.unparse(child.func) in {"dataclass", "finding"}:
                 continue
+            if isinstance(child, ast.keyword) and child.arg == "strict" and ast.unparse(node).startswith("zip("):
+                continue  # states that the lengths are equal, as an assertion does
             yield child
             yield from _walk(child)
 

@@ -372,10 +372,20 @@ DAMAGED = [
             Damage("new rows equal", family, _equal_rows, "RESUME", ("new-rows-equal",), "copies of one another"),
             Damage("of another base", family, _other_base, FRESH, ("body-lost",), "the backbone is another one"),
             Damage(
-                "adapter not merged", family, _not_merged, "REPAIR", ("checkpoint-low-rank",), "saved in another format"
+                "adapter not merged",
+                family,
+                _not_merged,
+                "REPAIR",
+                ("checkpoint-low-rank",),
+                "cannot be judged in this form",
             ),
             Damage(
-                "adapter alone", family, _adapter_alone, "REPAIR", ("checkpoint-low-rank",), "saved in another format"
+                "adapter alone",
+                family,
+                _adapter_alone,
+                "REPAIR",
+                ("checkpoint-low-rank",),
+                "cannot be judged in this form",
             ),
             Damage(
                 "names prefixed by a trainer",
@@ -404,7 +414,7 @@ DAMAGED = [
     Damage(
         "config unlike rows", INDEX, _other_config, "RESUME", ("config-vs-rows",), "its config belongs to another model"
     ),
-    Damage("whole model object", INDEX, _whole_object, "REPAIR", ("torch-contents",), "saved in another format"),
+    Damage("whole model object", INDEX, _whole_object, "REPAIR", ("torch-contents",), "cannot be judged in this form"),
     Damage("code in the pickle", INDEX, _code, "REPAIR", ("pickle-code",), "contains code"),
     Damage("flipped bit", INDEX, _bit_flipped, FRESH, ("torch-checksum",), "damaged after it was written"),
     Damage("cut off", T3, _cut_off, FRESH, ("checkpoint-truncated",), "cannot be read"),

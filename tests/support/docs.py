@@ -22,6 +22,7 @@ from tests.support.run_folders import WholeRun
 from voxgraft.cli import run_cli
 from voxgraft.config.run import rewrite_run_yaml
 from voxgraft.demo.data import write_talks
+from voxgraft.evaluation.listening import ANSWERS_FORMAT, KEY_NAME
 from voxgraft.models import get_family
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -257,7 +258,17 @@ def _second_scores(scene: Scene) -> None:
     shutil.copytree(scene.folder / "RUN" / "eval", scene.folder / "RUN2" / "eval")
 
 
+def _answers(scene: Scene) -> None:
+    """Two raters, who always prefer the first sound."""
+    key = json.loads((scene.folder / "RUN/eval/default-listening" / KEY_NAME).read_text(encoding="utf-8"))
+    answers = [{"pair": pair["id"], "choice": "a", "faults": {"a": [], "b": []}} for pair in key["pairs"]]
+    for rater in ("anna", "ben"):
+        document = {"format": ANSWERS_FORMAT, "test": key["test"], "rater": rater, "started": rater, "answers": answers}
+        scene.write(f"{rater}.json", json.dumps(document))
+
+
 HOOKS: dict[str, Callable[[Scene], None]] = {
+    "voxgraft preference RUN/eval/default-listening anna.json ben.json": _answers,
     "voxgraft train runs/amharic": _sets_of_amharic,
     "voxgraft data merge sets/all sets/films sets/radio": _radio,
     "voxgraft compare RUN RUN2": _second_scores,

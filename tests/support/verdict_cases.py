@@ -1062,7 +1062,7 @@ CASES: list[Case] = [
     # cut, and sound
     *_for_both("cut off", cut, FRESH, "", "cannot be read"),
     *(
-        Case(f"packed, {how}", family, packed(how), REPAIR, code, "saved in another format", by_hand=True)
+        Case(f"packed, {how}", family, packed(how), REPAIR, code, "cannot be judged in this form", by_hand=True)
         for family in (T3, INDEX)
         for how, code in (("tar", "checkpoint-tar"), ("compressed", "torch-compressed"), ("lfs", "checkpoint-lfs"))
     ),

@@ -219,9 +219,9 @@ def open_checkpoint(path: Path, *, legacy: bool = False) -> Checkpoint:
         if head.startswith(b"PK\x03\x04"):
             return read_torch_archive(source)
         if head.startswith(b"version https://git-lfs"):
-            code, found = "checkpoint-lfs", f"a git-lfs pointer of {source.size} bytes"
+            code, found = "checkpoint-lfs", f"a Git LFS pointer of {source.size} bytes, not the file itself"
         elif start.startswith(WEB_PAGE_STARTS):
-            code, found = "checkpoint-page", f"a web page: {start[:40]!r}"
+            code, found = "checkpoint-page", f"a web page: {start[:40].decode(errors='replace').strip()}"
         elif head[TAR_MAGIC_OFFSET : TAR_MAGIC_OFFSET + 5] == b"ustar":
             code, found = "checkpoint-tar", "a tar archive"
         elif _is_legacy(head):

@@ -53,7 +53,7 @@ SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run
 
 
 class NewSettings(Settings):
-    """What a new run starts from. Everything but RUN can be filled in later in run.yaml."""
+    """First settings of the run. All but RUN can also be set later, in run.yaml."""
 
     run: Path
     """Folder of the new run. It must not exist."""
@@ -62,12 +62,12 @@ class NewSettings(Settings):
     family: FamilyOfBase = None
     texts: LanguageTexts = ()
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, for `go`. Without --texts, new tokens are learned from their texts."""
+    """Recordings with subtitles or transcripts, which `go` imports. Default of --texts: their texts."""
     speaker: str | None = None
-    """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
+    """Speaker name, if all sources have the same speaker. Default: names in the sources, else see --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Config of another trainer, or a file with its training command. Its settings are taken over and listed."""
+    """Config of another trainer, or a file with its training command. Known settings are copied into run.yaml."""
 
 
 class UpdateSettings(Settings):
@@ -83,18 +83,18 @@ class GraftSettings(RunSettings):
 
 
 class CheckSettings(RunSettings):
-    """A run, or single files that belong together; `tokenizer.file` is the extended tokenizer to check."""
+    """The run, or single files to check against each other."""
 
     run: Path | None = None
-    """Folder of the run. Without it, the given files are checked against each other."""
+    """Folder of the run. Without it, only the given files are checked."""
     checkpoint: Path | None = None
     """Extended or trained checkpoint to check against the base and the tokenizer."""
     base_config: Path | None = None
-    """Config of another trainer, or a file with its command line: sizes, learning rates and frozen rows are checked."""
+    """Config of another trainer, or a file with its command line. Checked are sizes, learning rates and frozen rows."""
     prepared: Path | None = None
-    """Prepared data of another trainer (text_ids/*.npy): its ids are checked."""
+    """Prepared data of another trainer (text_ids/*.npy). Checked are the text ids."""
     speak: bool = False
-    """Check the base itself: compare its files with the published ones, and speak in up to three languages."""
+    """Check the base itself: compare its files with the published ones, and speak up to three of its languages."""
     voice: Path | None = None
     """With --speak: recording of the voice. Default: the base's own voice, or a recording bundled with voxgraft."""
     recognizer: str | None = None
@@ -121,7 +121,7 @@ class ExtendSettings(Settings):
     tokenizer: Path
     """Extended tokenizer."""
     base_tokenizer: Path | None = None
-    """Tokenizer of the base, to initialize new rows. Its ids must be the first ids of the extended one."""
+    """Tokenizer of the base, to initialize new rows. The extended one must start with the same tokens."""
     family: FamilyName | None = None
     """Model family. Default: detected from the tensors."""
     output: Path
@@ -236,7 +236,7 @@ class PlotSettings(Settings):
     """The runs to plot."""
 
     runs: tuple[Path, ...] = Field(min_length=1)
-    """Folders of runs, also while they train. For several runs the held-out losses are compared."""
+    """Folders of runs, also while they train. With several runs, their held-out losses are compared."""
     output: Path | None = None
     """Name of the PNG and SVG files, without suffix. Default: curves in the run folder, or here for several runs."""
     overwrite: bool = False
@@ -267,21 +267,21 @@ class EvaluateSettings(Settings):
     """Maximum number of sentences per language."""
     recognizer: SpeechRecognizer = None
     recordings: Path | None = None
-    """Folder of human recordings (NAME.wav, .mp3 ... with NAME.txt); their error rate is reported for comparison."""
+    """Folder of human recordings (NAME.wav, .mp3 ... with NAME.txt), to report the recognizer's error rate on them."""
     voices: tuple[str, ...] = ()
     """Voices by name, or audio files. Default: held-out clips of the run, else the base's voices."""
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation. Its files are in eval/NAME of the run."""
     output: Path | None = None
-    """New output folder; required if MODEL is not a run. Default: eval/default in the run; only this is replaced."""
+    """New output folder. Required if MODEL is not a run. Default: eval/default in the run, which is replaced."""
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language that get audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
     listening_test: bool = False
-    """Write a blind A/B page for people instead of scores. Default folder: eval/default-listening in the run."""
+    """Write a page for a blind A/B test with people, not scores. Default folder: eval/default-listening in the run."""
     listening_against: str = LISTENING_BASE
-    """What the page compares with: the word base, the word recordings (held-out clips), or a model or WAV folder."""
+    """System to compare with: base, recordings (held-out clips), or the folder of a model or of WAV files."""
     listening_pairs: int = Field(20, ge=2, le=200)
     """Number of pairs on the page, shared evenly by the languages."""
     device: ComputeDevice = None
@@ -341,7 +341,7 @@ class SpeakSettings(Settings):
     emotion: Path | None = None
     """IndexTTS-2: emotion from an audio file, a vector (.npy), or the weights of eight emotions: 0,0.6,0,0,0,0,0,0."""
     emotion_weight: float | None = Field(None, ge=0, le=1)
-    """IndexTTS-2: mix of emotions: 0 is that of the voice, 1 that of --emotion."""
+    """IndexTTS-2: weight of --emotion, from 0 (only the emotion of the voice) to 1 (only --emotion)."""
     temperature: float | None = None
     """Sampling temperature; 0 is greedy. Default: the family's."""
     top_k: int | None = None
@@ -363,8 +363,8 @@ class SpeakSettings(Settings):
     batch: int = Field(16, ge=1, le=1024)
     """Number of segments per batch."""
     output: Path | None = None
-    """Output file (.wav, .flac, .ogg, .mp3), folder, or - (standard output). Default: speech.wav or, for several texts,
-    speech/."""
+    """Output file (.wav, .flac, .ogg, .mp3), folder, or - (standard output). Default: speech.wav or, for several
+    texts, the folder speech."""
     codes: Path | None = None
     """Write speech codes: NAME.json with all details, or NAME.npy for one utterance."""
     latents: bool = False
@@ -550,7 +550,7 @@ WhenChanged = Literal["stop", "fresh", "keep"]
 
 
 class GoSettings(RunSettings):
-    """The run, the stages, and all settings of run.yaml. A flag that is also a setting of run.yaml is saved there."""
+    """The run, the stages, and all settings of run.yaml. Flags that are settings of run.yaml are saved there."""
 
     run: RunWithSettings
     until: StageName | None = None
@@ -558,7 +558,7 @@ class GoSettings(RunSettings):
     dry_run: bool = False
     """Show which stages would run and why, and exit without running."""
     when_changed: WhenChanged = "stop"
-    """If training would have to start over: stop, fresh (start over), keep (use the old result)."""
+    """If a change requires training to start over: stop, fresh (start over), or keep (keep the trained result)."""
     reimport: bool = False
     """`import`: import changed sources again. Unchanged clips keep their ids and splits."""
     sentences: tuple[Path, ...] = ()

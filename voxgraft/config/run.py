@@ -59,7 +59,8 @@ NewLanguage = Annotated[
 LanguageTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Text files of the new language for its tokenizer: one sentence per line, or a dataset's manifest."
+        description="Texts of the new language to train its tokenizer on: one sentence per line, or a dataset's "
+        "manifest.jsonl."
     ),
 ]
 ProofTexts = Annotated[
@@ -92,9 +93,9 @@ TextEncoding = Annotated[
 SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
-        description="Speakers of sources without names. auto: one per subtitled recording, transcript list or folder "
-        "of clips. folder: one per folder. recording: one for all clips that were cut from one recording. "
-        "file: one per audio file on disk."
+        description="What counts as one speaker if the sources have no names. auto: a recording with subtitles, a "
+        "transcript list, or a folder of clips. folder: a folder. recording: a recording, with all clips cut from it. "
+        "file: an audio file."
     ),
 ]
 
@@ -140,9 +141,9 @@ class DataSettings(Settings):
     """Recordings, clips and prepared clips. docs/migration.md explains the data of IndexTTS-2 trainers."""
 
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""
+    """Recordings with subtitles or transcripts that `go` imports. Default: none (use `data import`)."""
     speaker: str | None = None
-    """Speaker name, if all sources have the same speaker. Default: names in the sources, else by speaker_from."""
+    """Speaker name, if all sources have the same speaker. Default: names in the sources, else see speaker_from."""
     speaker_from: SourceSpeaker = "auto"
     encoding: TextEncoding = None
     max_left_out: float = Field(0.2, ge=0, le=1)
@@ -154,7 +155,7 @@ class DataSettings(Settings):
     valid: tuple[Path, ...] = ()
     """Prepared held-out clips of the new language (folders). Default: data/valid in the run folder."""
     replay: tuple[Path, ...] = ()
-    """Merged mode: prepared training clips of base languages (folders), so that these are not forgotten."""
+    """Merged mode: prepared training clips of base languages (folders), so that the model does not forget them."""
     replay_valid: tuple[Path, ...] = ()
     """Prepared held-out clips of base languages (folders), to measure retention."""
     replay_texts: tuple[Path, ...] = ()
@@ -166,9 +167,9 @@ class DataSettings(Settings):
     min_prompt_seconds: float = Field(3.0, ge=0)
     """Minimum length of voice prompts (other clips of the same speaker), if there are clips that long."""
     allow_overlap: bool = False
-    """Train even if held-out clips are also in a training set. The held-out loss then says little."""
+    """Train even if held-out clips are also in a training set. The held-out loss is then too good."""
     single_clip_speakers: SingleClipPolicy = "leave-out"
-    """Speakers with a single clip: leave-out, or own (the clip is its own prompt, which teaches copying)."""
+    """Speakers with a single clip: leave-out, or own (the clip is its own prompt; the model may learn to copy it)."""
 
 
 _OPTIONS, _INTERVALS = TrainOptions(), TrainIntervals()
@@ -185,7 +186,7 @@ def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
 
 
 class TrainSettings(Settings):
-    """Learning rates must be in the family's range. For tiny, `new` writes fewer steps and smaller batches."""
+    """Training. For tiny, `new` sets fewer steps and smaller batches than the defaults."""
 
     mode: TrainMode = Field(
         "gated",
@@ -196,9 +197,9 @@ class TrainSettings(Settings):
     full_backbone: bool = _OPTIONS.full_backbone
     """Merged mode: train the whole backbone instead of an adapter."""
     rank: int = Field(_OPTIONS.rank, ge=1, le=1024)
-    """Rank of the adapter."""
+    """LoRA rank of the adapter."""
     alpha: float | None = Field(None, gt=0)
-    """Alpha of the adapter, which is scaled by alpha / rank. Default: equal to the rank."""
+    """LoRA alpha: the adapter is scaled by alpha / rank. Default: equal to the rank."""
     lr_rows: float = Field(_OPTIONS.lr_rows, gt=0)
     """Learning rate of the new rows."""
     lr_adapter: float = Field(_OPTIONS.lr_adapter, gt=0)
@@ -240,7 +241,7 @@ class TrainSettings(Settings):
     deterministic: bool = _OPTIONS.deterministic
     """Use deterministic kernels, so that a resumed run on CUDA gives the same bits."""
     log_every: int = Field(_INTERVALS.log_every, ge=1)
-    """Write a journal line every N steps."""
+    """Write a line to journal.jsonl every N steps."""
     tensorboard: bool = True
     """Write event files for TensorBoard into tensorboard/ of the run."""
     valid_every: int = Field(_INTERVALS.valid_every, ge=1)
@@ -270,7 +271,7 @@ class TrainSettings(Settings):
     retention_bound: float | None = Field(0.05, gt=0)
     """Merged mode: stop training when the validation loss of a base language has risen by more than this share."""
     interpolate: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
-    """Merged mode: points from the base (0) to the trained model (1) to try at the end. The best in bounds is kept."""
+    """Merged mode: interpolated weights to try at the end, from 0 (base) to 1 (trained). The best one is kept."""
 
 
 class EvaluationSettings(Settings):

@@ -268,7 +268,7 @@ def _iter_source_clips(
         normalizer = build_normalizer(language, fold_homophones=options.fold_homophones)
         text = normalize_marked_text(normalizer, cut.text).text
         if not text:
-            problems.append(SourceProblem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
+            problems.append(SourceProblem("subtitle-nothing-said", f"not speech: {cut.text!r:.100}", file, *lines))
             continue
         clip_id = ids.next_id(cut.original_text, round(cut.start, 4), recording)
         clip = ManifestClip(

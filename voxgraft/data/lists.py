@@ -429,8 +429,8 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
             made = parse_transcript_row(named, line)
             yield _row_problem(made, named, name, line) if isinstance(made, str) else made
         elif (len(values) not in (2, 3) and not is_long) or not values[0]:
-            message = f"{len(values)} columns" if values[0] else "an empty column"
-            yield SourceProblem("table-line", f"{message}, expected audio and text: {values!r:.80}", name, line)
+            message = f"the line has {len(values)} columns" if values[0] else "the column of audio files is empty"
+            yield SourceProblem("table-line", f"{message}: {values!r:.80} (expected: audio and text)", name, line)
         elif not values[1]:
             yield SourceProblem("transcript-empty", f"{values[0]} has no text", name, line)
         else:

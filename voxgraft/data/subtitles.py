@@ -179,7 +179,7 @@ def parse_substation(text: str, name: str) -> CuesAndProblems:
         elif read[0].is_comment or _ASS_DRAWING.search(read[0].text):
             problem = SourceProblem("subtitle-nothing-said", f"not speech: {line!r:.120}", name, number)
         elif not text:
-            problem = SourceProblem("subtitle-empty", f"{line!r:.120}", name, number)
+            problem = SourceProblem("subtitle-empty", f"no text: {line!r:.120}", name, number)
         if problem is not None:
             problems.append(problem)
             continue
@@ -227,7 +227,9 @@ def read_subtitles(path: Path, encoding: str | None = None) -> CuesAndProblems:
     if not cues:
         read_encoded_text(path, encoding)  # raises if the encoding is the reason
         seen = "; ".join(problem.found for problem in problems[:3])
-        raise FileError("subtitle-none", f"no subtitle in {path.name}" + (f": {seen}" if seen else ""), where=path)
+        raise FileError(
+            "subtitle-none", f"no usable subtitle in {path.name}" + (f" ({seen})" if seen else ""), where=path
+        )
     return cues, problems
 
 
@@ -253,7 +255,8 @@ def parse_subtitles(text: str, ending: str, name: str) -> CuesAndProblems:
             kept.append(cue)
             continue
         code = "subtitle-time" if seconds <= 0 else "subtitle-too-long"
-        message = f"from {cue.start:.3f} s to {cue.end:.3f} s: {cue.text!r:.{MAX_QUOTED_CHARACTERS}}"
+        fault = "ends before it begins" if seconds <= 0 else "is too long"
+        message = f"{cue.text!r:.{MAX_QUOTED_CHARACTERS}} {fault}: from {cue.start:.3f} s to {cue.end:.3f} s"
         problems.append(SourceProblem(code, message, name, cue.line, cue.last_line))
     return sorted(kept, key=lambda cue: (cue.start, cue.end)), problems
 
@@ -275,7 +278,7 @@ def _parse_block(
     first = heads[0] if heads else len(block)
     if not heads or first > 1 or (first == 1 and not is_vtt and not _CUE_NUMBER.match(block[0][1])):
         text = " / ".join(line.strip() for _, line in block[:first])
-        message = f"no line with times before {text!r:.{MAX_QUOTED_CHARACTERS}}"
+        message = f"text without a time: {text!r:.{MAX_QUOTED_CHARACTERS}}"
         problems.append(SourceProblem("subtitle-stray", message, name, block[0][0], block[first - 1][0]))
     for head, after in pairwise([*heads, len(block)]):
         (number, line), body = block[head], block[head + 1 : after]
@@ -289,7 +292,7 @@ def _parse_block(
             shown += f"; its text: {text!r:.{MAX_QUOTED_CHARACTERS}}" if text else ""
             problems.append(SourceProblem("subtitle-time", shown, name, number, last))
         elif not text:
-            problems.append(SourceProblem("subtitle-empty", f"{line.strip():.80}", name, number, last))
+            problems.append(SourceProblem("subtitle-empty", f"no text: {line.strip():.80}", name, number, last))
         else:
             # Hours may be missing; a fraction of two digits is hundredths.
             start, end = (
@@ -406,7 +409,7 @@ def parse_labels(text: str, name: str) -> CuesAndProblems:
             message = f"{line!r:.80}, expected start, end and text with tabs"
             problems.append(SourceProblem("subtitle-time", message, name, number))
         elif not (found[3] or "").strip():
-            problems.append(SourceProblem("subtitle-empty", f"{line.strip()!r:.80}", name, number))
+            problems.append(SourceProblem("subtitle-empty", f"no text: {line.strip()!r:.80}", name, number))
         else:
             start, end = (float(found[at].replace(",", ".")) for at in (1, 2))
             said = found[3].strip()
@@ -514,7 +517,9 @@ def clean_cues(cues: Sequence[Cue], language: str, name: str) -> tuple[list[Cue]
             speaker = speakers[0] if speakers else cue.speaker
             kept.append(replace(cue, text=said, speaker=speaker, marks=(*cue.marks, *sorted(marks))))
         else:
-            problems.append(SourceProblem("subtitle-nothing-said", f"{cue.text!r:.120}", name, cue.line, cue.last_line))
+            problems.append(
+                SourceProblem("subtitle-nothing-said", f"not speech: {cue.text!r:.120}", name, cue.line, cue.last_line)
+            )
     return kept, problems
 
 
@@ -576,7 +581,11 @@ def dedupe_rolling_captions(cues: Sequence[Cue], name: str) -> tuple[list[Cue], 
         shared = max((_count_repeated_words(other, cue, rolling=rolling) for other in shown), default=0)
         new = words[shared:]
         if flash or not any(_plain_word(word) for word in new):
-            problems.append(SourceProblem("subtitle-repeats", f"{cue.text!r:.120}", name, cue.line, cue.last_line))
+            problems.append(
+                SourceProblem(
+                    "subtitle-repeats", f"the same as before: {cue.text!r:.120}", name, cue.line, cue.last_line
+                )
+            )
             if kept and rolling and not flash:
                 kept[-1] = replace(kept[-1], end=max(kept[-1].end, cue.end))
             continue

@@ -171,10 +171,15 @@ def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: in
     for path in files:
         found = read_sentence_file(path)
         if found.language in own:
-            raise TextError("sentences-name", f"two sets of {found.language}", expected="one per language", where=path)
+            raise TextError(
+                "sentences-name",
+                f"two sentence files are for {found.language}",
+                expected="one per language",
+                where=path,
+            )
         if found.language not in languages:
             expected = f"one of {', '.join(languages)}"
-            raise TextError("sentences-language", f"a set of {found.language}", expected=expected, where=path)
+            raise TextError("sentences-language", f"sentences in {found.language}", expected=expected, where=path)
         own[found.language] = found
     chosen = {language: own.get(language) or load_built_in_sentences(language) for language in languages}
     return {language: found.spread(most) for language, found in chosen.items() if found is not None}

@@ -167,7 +167,7 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
     graft = load_graft(place)
     card = graft.card
     if card.family != family.name:
-        raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
+        raise GraftError("base-other", f"the base belongs to {family.name}", expected=card.family, where=folder)
     for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
         actual, expected_hash = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
         # Rows and adapter only mean something on the weights that they were trained on.

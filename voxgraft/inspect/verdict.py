@@ -95,8 +95,8 @@ class Verdict(NamedTuple):
 
 # What a finding means for the whole: in a sentence, and why nothing is left to continue with.
 _UNREADABLE_FAULT = (
-    "this copy of the file cannot be read: {found}",
-    "nothing can be recovered from it; if there is a good copy, copy or download that and diagnose it first",
+    "the file cannot be read: {found}",
+    "nothing can be recovered from it. Copy or download the file again; start over only if there is no good copy",
 )
 _UNREADABLE_CODE = (
     "do not load this file, it would run code: {found}",
@@ -222,7 +222,7 @@ def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable
     item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in by_code else None)
     item = item or next((errors[code] for code in _PACKED_CODES if code in errors), None)
     if item is not None and case.run is None:
-        sentence = f"it must be saved in another format before it can be judged: {item.found}"
+        sentence = f"the file cannot be judged in this form: {item.found}"
         cure = item.cure or CATALOGUE[item.code].cure
         by_hand = f"by hand: {cure}"
         if "pickle-code" in by_code:

@@ -135,7 +135,9 @@ def refuse_lookalike_files(family: Family, checkpoint: Path, tokenizer: Path) ->
         with tokenizer.open("rb") as stream:
             start = stream.read(len(LFS_POINTER_PREFIX))
         if start == LFS_POINTER_PREFIX:
-            raise CheckpointError("checkpoint-lfs", f"{tokenizer.name} is a git-lfs pointer", where=tokenizer)
+            raise CheckpointError(
+                "checkpoint-lfs", f"{tokenizer.name} is a Git LFS pointer, not the file itself", where=tokenizer
+            )
     if item := family.check_lookalike(seen.path, seen.shapes):
         raise CheckpointError.of(item)
 

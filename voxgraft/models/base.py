@@ -342,7 +342,7 @@ class Family(ABC):
     def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
         """The condition in another style; an error that names what this family is not known."""
         if requested := manner.asked():
-            raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(requested)}")
+            raise ConfigError("manner-unknown", f"{self.name} does not support {' and '.join(requested)}")
         return condition
 
     def mix_emotions(self, files: BaseFiles, shares: Sequence[float], weight: float, voice: Clip) -> Clip:  # noqa: ARG002

@@ -149,7 +149,7 @@ class GrownLayer(GraftModule):
 
     @classmethod
     @torch.no_grad()
-    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
+    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int, *, bias: Tensor | None = None) -> Self:
         """Take apart a layer that is grown already: what is neither piece nor spare is new."""
         rows = RowLayout(base_pieces, _count_rows(weight, bias) - base_pieces - spare_rows, spare_rows)
         layer = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)

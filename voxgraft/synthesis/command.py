@@ -530,7 +530,9 @@ def write_stdout(
                 output.flush()
             output.write(encoder.finish())
     except BrokenPipeError:
-        raise FileError("speak-pipe", "the reader of the sound has ended", where="standard output") from None
+        raise FileError(
+            "speak-pipe", "the program that reads standard output has ended", where="standard output"
+        ) from None
     return spoken
 
 

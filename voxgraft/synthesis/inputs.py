@@ -197,7 +197,7 @@ def read_utterances(texts: Sequence[str], file: Path | None) -> list[UtteranceRe
         number = f"{at:0{width}d}"
         text = unicodedata.normalize("NFC", row["text"]).strip()
         if not has_speakable_text(text):
-            raise TextError("speak-nothing", f"utterance {number} is {text!r:.60}", expected="words", where=where)
+            raise TextError("speak-nothing", f"utterance {number} has no words: {text!r:.60}", where=where)
         language, name = row.get("language") or None, row.get("name") or number
         if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
             cure = suggest_language_code(language, "language")
