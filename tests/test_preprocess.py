@@ -7,22 +7,36 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
 from tests.support.fixtures import Fixtures
-from tests.support.preprocess_runs import RATE, Preparing, made_clips, prepared, preparing, voice_like
+from tests.support.preprocess_runs import (
+    RATE,
+    Preparing,
+    made_clips,
+    prepared,
+    preparing,
+    resolved,
+    sentences,
+    voice_like,
+)
 from voxgraft.audio.files import read_audio
 from voxgraft.cli import run_cli
+from voxgraft.config.commands import GoSettings, NewSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.data.manifest import assign_voices
+from voxgraft.data.manifest import assign_voices, write_manifest
 from voxgraft.data.report import estimate_training
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.speech_model import load_model
+from voxgraft.pipeline.command import create_run
+from voxgraft.pipeline.stages import PIPELINE_STAGES, PipelineContext
+from voxgraft.preprocess.command import _PrepareJob
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
@@ -62,6 +76,54 @@ def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_bas
         assert len(alone) == clips.num_codes[place]
         assert np.mean(alone != clips.codes(place)) <= 0.05  # a number on a rounding edge
         assert np.array_equal(clips.voice(place)["speaker"], tiny.voice(files, names[clip.speaker]).voice["speaker"])
+
+
+@pytest.fixture(scope="module")
+def cloning(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> Preparing:
+    """A run on a base that clones voices and has some by name as well, not prepared yet."""
+    folder = tmp_path_factory.mktemp("cloning")
+    (folder / "am.txt").write_text("\n".join(sentences(60)) + "\n", encoding="utf-8")
+    base = fixtures.base("xtts").folder
+    create_run(NewSettings(run=folder / "run", base=base, language="am", texts=(folder / "am.txt",)))
+    place = Preparing(folder)
+    place.graft("--tokenizer.pieces=20")
+    write_manifest(place.manifest, made_clips(place.manifest.parent, (0, 1, 4, 13)))
+    return place
+
+
+def own_voices(place: Preparing) -> list[np.ndarray[Any, Any]]:
+    found = [open_clip_dataset(place.run.data_set(name)) for name in ("train", "valid")]
+    return [clips.voice(at)["speaker"] for clips in found for at in range(len(clips))]
+
+
+def test_every_clip_keeps_its_own_voice_where_the_base_also_has_voices_by_name(
+    fixtures: Fixtures, cloning: Preparing, tmp_path: Path
+) -> None:
+    place, named = cloning.copied(tmp_path / "copy"), get_family("xtts").voices(fixtures.base("xtts"))
+    assert "config-value" in refused(place, "config-value", "--voices", f"speaker0={next(iter(named))}")
+    assert place.prepare().to_json()["voices"] == {}
+    voices = own_voices(place)
+    assert len({voice.tobytes() for voice in voices}) == len(place.clips())
+    assert not any(np.array_equal(voice, own.voice["speaker"]) for voice in voices for own in named.values())
+
+
+def test_clips_to_which_an_earlier_version_gave_a_voice_of_the_base_get_their_own_again(
+    cloning: Preparing, tmp_path: Path
+) -> None:
+    place = cloning.copied(tmp_path / "copy")
+    settings = resolved(place.words("--workers=1"))
+    job = _PrepareJob(settings, place.run, place.clips(), place.manifest.parent)
+    job.encode(settings)
+    named = {name: clip.voice for name, clip in job.family.voices(job.files).items()}
+    name = next(iter(named))
+    job.voices = dict.fromkeys(("speaker0", "speaker1"), (name, named[name]))
+    job.finish(job.make_sets())
+    assert len({voice.tobytes() for voice in own_voices(place)}) == 1
+    go = GoSettings.model_validate({"run": place.run.path, "data": {"dataset": place.manifest.parent}})
+    assert "a voice of the base" in PIPELINE_STAGES["prepare"][0](PipelineContext(go)).why
+    place.prepare()
+    assert not PIPELINE_STAGES["prepare"][0](PipelineContext(go)).runs
+    assert len({voice.tobytes() for voice in own_voices(place)}) == len(place.clips())
 
 
 def test_the_room_that_sets_take_is_about_what_the_report_said_before(done: Preparing) -> None:

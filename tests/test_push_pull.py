@@ -310,6 +310,18 @@ def test_a_way_of_packing_that_we_do_not_write_is_not_read(method: int, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+def test_a_graft_of_a_non_commercial_base_is_not_even_zipped_before_its_licence_is_accepted(
+    fixtures: Fixtures, tmp_path: Path
+) -> None:
+    graft = made_graft(tmp_path, fixtures.base("xtts").folder, "am", 3)
+    settings = PushSettings(folder=graft, to=str(tmp_path / "am.zip"))
+    assert error_of(lambda: push(settings)).code == "push-terms"
+    assert not (tmp_path / "am.zip").exists()
+    terms = share.ShareTerms(get_family("xtts").licence, True, None, None)
+    (graft / share.TERMS_NAME).write_text(json.dumps(terms.to_json()), encoding="utf-8")
+    assert push(settings).is_sent
+
+
 @pytest.mark.long
 def test_nothing_is_published_without_its_terms(fixtures: Fixtures, tmp_path: Path) -> None:
     trained = fixtures.trained_run("chatterbox")

@@ -453,7 +453,10 @@ def _hub_client(doing: str, what: str) -> Iterator[Any]:
 
 
 def push(settings: PushSettings) -> SharedFolder:
-    """Send a folder. To a hub only with stated terms; a zip file stays where it is, and is only warned about."""
+    """Send a folder. To a hub only with stated terms; a zip file stays where it is, and is only warned about.
+
+    Of a non-commercial base, nothing is sent anywhere before its licence was accepted.
+    """
     to = settings.to
     if not to.endswith(ZIP_SUFFIX) and not _REPOSITORY.fullmatch(to):
         raise ConfigError(
@@ -464,6 +467,10 @@ def push(settings: PushSettings) -> SharedFolder:
     found = inspect_shared_folder(settings.folder)
     findings = tuple((found.terms or ShareTerms("", False, None, None)).findings())
     others = tuple(_unlisted_file_findings(found, settings.folder, "do not belong to it and were not sent"))
+    facts = FAMILIES.get(found.family)
+    if facts is not None and facts.non_commercial and (found.terms is None or not found.terms.accepted):
+        message = f"the licence of {facts.title} (non-commercial use only) was not accepted for this folder"
+        raise GraftError("push-terms", message, where=settings.folder)
     if to.endswith(ZIP_SUFFIX):
         pack_zip(settings.folder, Path(to), overwrite=settings.overwrite, leave_out=found.others)
         return replace(found, place=to, is_sent=True, findings=(*findings, *others))

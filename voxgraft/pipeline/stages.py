@@ -57,7 +57,7 @@ from voxgraft.dataset.run_data import (
     resolve_num_steps,
 )
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.dataset.shards import read_dataset_index
+from voxgraft.dataset.shards import ClipDataset, read_dataset_index
 from voxgraft.evaluation.command import evaluate
 from voxgraft.evaluation.report import SCORES_NAME
 from voxgraft.evaluation.sentences import load_sentence_sets
@@ -81,7 +81,14 @@ from voxgraft.graft.folder import (
 from voxgraft.inspect.check import check
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.pipeline.train import train
-from voxgraft.preprocess.command import CACHE_INDEX_NAME, compute_file_stamp, prepare, read_cache_index
+from voxgraft.preprocess.command import (
+    CACHE_INDEX_NAME,
+    compute_file_stamp,
+    is_one_of,
+    list_foreign_voices,
+    prepare,
+    read_cache_index,
+)
 from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
@@ -286,6 +293,8 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
             return f"{role} was prepared for another base"
         if ledger.sets.get(role) != prepared.fingerprint:
             return f"{role} was changed after `prepare` wrote it"
+        if _has_foreign_voices(work, prepared):
+            return f"{role} has a voice of the base in place of the voices of its clips"
         infos = {info.id: (info.text, info.speaker, info.recording) for info in prepared.infos}
         expected = [clip for clip in chosen if clip.split == split]
         for clip in expected:
@@ -304,6 +313,21 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
         if removed := infos.keys() - {clip.id for clip in expected}:
             return f"{role}: {format_names(sorted(removed))} was removed"
     return ""
+
+
+def _has_foreign_voices(work: PipelineContext, prepared: ClipDataset) -> bool:
+    """Whether an earlier version gave the clips voices of the base, although it learns from each in its own voice."""
+    base = work.settings.base
+    if base is None or not len(prepared):
+        return False
+    # Two recordings never have the same arrays, so most sets need not be compared with the base, which takes longer.
+    first, speaker = prepared.voice(0), prepared.infos[0].speaker
+    twin = next((at for at in range(1, len(prepared)) if prepared.infos[at].speaker == speaker), None)
+    if twin is not None and not is_one_of(prepared.voice(twin), [first]):
+        return False
+    folder = resolve_base_folder(base)
+    family = resolve_base_family(folder, work.settings.family)
+    return is_one_of(first, list_foreign_voices(family, family.files(folder)))
 
 
 COMPARED_OPTIONS = tuple(

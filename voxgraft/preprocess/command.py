@@ -12,7 +12,7 @@ import json
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -217,10 +217,33 @@ class EncodedClips:
         return clips.infos[index].seconds, clips.codes(index), clips.voice(index)
 
 
+def list_foreign_voices(family: Family, files: BaseFiles) -> list[Mapping[str, AnyArray]]:
+    """Voices that no clip of a set may have: those by name of a base that learns from each clip in its own voice.
+
+    Versions before 2026-11-19 gave them to all clips.
+    """
+    return [clip.voice for clip in family.voices(files).values()] if family.can_clone_voices(files) else []
+
+
+def is_one_of(voice: Mapping[str, AnyArray], others: Iterable[Mapping[str, AnyArray]]) -> bool:
+    """Whether two voices have the same arrays, to the bit."""
+    return any(
+        voice.keys() == other.keys() and all(np.array_equal(voice[name], other[name]) for name in voice)
+        for other in others
+    )
+
+
 def find_encoded_clips(
-    run: RunFolder, batches: BatchStore, ledger: CacheIndex, front_end: FrontEndFiles
+    run: RunFolder,
+    batches: BatchStore,
+    ledger: CacheIndex,
+    front_end: FrontEndFiles,
+    foreign_voices: Sequence[Mapping[str, AnyArray]] = (),
 ) -> EncodedClips:
-    """What need not be encoded. Ignores sets that are damaged, of another front end, or not those of the ledger."""
+    """What need not be encoded. Ignores sets that are damaged, of another front end, or not those of the ledger.
+
+    Clips with one of the `foreign_voices`, which are no recording's, are encoded again.
+    """
     in_sets: dict[str, tuple[ClipDataset, int]] = {}
     keys = {record.id: record.key for record in ledger.clips.values() if record.key and record.set}
     expected = {"made_from": {"base_sha256": front_end.base_sha256, "front_end": front_end.made_from}}
@@ -233,8 +256,10 @@ def find_encoded_clips(
                 clips = open_clip_dataset(folder, expected=expected, verify="hashes")
             except VoxgraftError:
                 continue
-            own = ((keys.get(info.id), at) for at, info in enumerate(clips.infos))
-            in_sets |= {key: (clips, at) for key, at in own if key is not None}
+            for at, info in enumerate(clips.infos):
+                key = keys.get(info.id)
+                if key is not None and not (foreign_voices and is_one_of(clips.voice(at), foreign_voices)):
+                    in_sets[key] = clips, at
             break
     failed = {
         one.key: one.left_out
@@ -463,10 +488,18 @@ class _PrepareJob:
         base_sha256 = self.wanted.graft.card.base["checkpoint_sha256"]
         self.front_end = fingerprint_front_end(self.family, self.files, base_sha256, self.ledger.files)
         self.batches = BatchStore(run.data / BATCHES_FOLDER_NAME)
-        # Bases with voices of their own: the voice of each speaker, as its name and arrays.
         named = {name: clip.voice for name, clip in self.family.voices(self.files).items()}
-        chosen = assign_voices([clip.speaker for clip in clips], named, settings.voices) if named else {}
-        self.voices = {speaker: (name, named[name]) for speaker, name in chosen.items()}
+        # Bases whose voices are fixed: the voice of each speaker, as its name and arrays. All others learn from each
+        # clip in its own voice, also where they have voices by name for speaking.
+        self.voices: dict[str, tuple[str, Mapping[str, AnyArray]]] = {}
+        self.foreign_voices = list_foreign_voices(self.family, self.files)
+        if self.family.can_clone_voices(self.files):
+            if settings.voices:
+                found = f"--voices {settings.voices[0]}: the base learns from each clip in its own voice"
+                raise ConfigError("config-value", found, expected="a base with fixed voices", cure="omit --voices.")
+        else:
+            chosen = assign_voices([clip.speaker for clip in clips], named, settings.voices)
+            self.voices = {speaker: (name, named[name]) for speaker, name in chosen.items()}
         self.marks: dict[str, FileStamp] = {}
         self.unreadable: dict[str, Finding] = {}  # clips whose audio file cannot even be hashed, by id
         self.gone: dict[str, Finding] = {}  # clips that no worker could finish this time, by key
@@ -486,7 +519,7 @@ class _PrepareJob:
 
     def encode(self, settings: PrepareSettings) -> int:
         """Encode everything that is missing; returns how many clips have codes now that had none."""
-        encoded = find_encoded_clips(self.wanted.run, self.batches, self.ledger, self.front_end)
+        encoded = self._find_encoded()
         by_key = {self.keys[clip.id]: clip for clip in self.clips if clip.id in self.keys}
         keys, clips = list(by_key), list(by_key.values())
         lengths = [max(1, round(clip.seconds * 1000)) for clip in clips]
@@ -520,12 +553,16 @@ class _PrepareJob:
                 advance(round(seconds) - round(before))
         return sum(key in self.batches.places for job in jobs.values() for key, _ in job.clips)
 
+    def _find_encoded(self) -> EncodedClips:
+        parts = (self.wanted.run, self.batches, self.ledger, self.front_end)
+        return find_encoded_clips(*parts, self.foreign_voices)
+
     def make_sets(self) -> tuple[PreparedDataset, ...]:
         """Make one set after the other, each complete or as it was."""
         prepared_sets: list[PreparedDataset] = []
         for split, role in ROLE_BY_SPLIT.items():
             if not prepared_sets or prepared_sets[-1].is_new:  # a set that was written took the place of another
-                encoded = find_encoded_clips(self.wanted.run, self.batches, self.ledger, self.front_end)
+                encoded = self._find_encoded()
             clips = [(clip, self.paths[clip.id], self.keys.get(clip.id)) for clip in self.clips if clip.split == split]
             prepared = make_prepared_dataset(self.wanted, self.front_end, encoded, self.voices, role, clips)
             # The true reason for clips without a hash, and for those that no worker could finish.
