@@ -120,7 +120,7 @@ CASES: dict[str, tuple[str, set[str], Case]] = {
             grow_vocabulary(base, recount=True, unknown=False),
         ),
     ),
-    "table not grown": (
+    "table not extended": (
         "REPAIR",
         {"ids-past-table"},
         lambda base: ({"model": read_state(base / "model.pth")}, grow_vocabulary(base)),
