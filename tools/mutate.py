@@ -229,9 +229,15 @@ def find_mutations(topic: Topic, path: str) -> list[Mutation]:
 
     for node in _walk(ast.parse(source), topic.functions):
         match node:
-            case ast.Compare(ops=[operator], left=left, comparators=[right]) if type(operator) in COMPARISONS:
-                new = COMPARISONS[type(operator)]
-                add("comparison", node, f"{ast.unparse(left)} {new} {ast.unparse(right)}")
+            case ast.Compare(ops=operators, left=left, comparators=comparators):
+                sides = [ast.unparse(side) for side in (left, *comparators)]
+                for at, operator in enumerate(operators):
+                    if type(operator) not in COMPARISONS:
+                        continue
+                    signs = [ast.unparse(ast.Compare(ast.Name("a"), [one], [ast.Name("b")]))[2:-2] for one in operators]
+                    signs[at] = COMPARISONS[type(operator)]
+                    rest = " ".join(f"{sign} {side}" for sign, side in zip(signs, sides[1:], strict=True))
+                    add("comparison", node, f"{sides[0]} {rest}")
             case ast.BoolOp(op=operator, values=values):
                 new, word = (" or ", " and ") if isinstance(operator, ast.And) else (" and ", " or ")
                 joined = new.join(f"({ast.unparse(value)})" for value in values)
