@@ -140,6 +140,9 @@ PLANS = [
 TABLE = np.array([[0, 0], [2, 4], [4, 8], [6, 0]], dtype=np.float32)
 
 
+PINNED_ROWS = [[2.21165, 4.1165876], [2.7050834, 4.2406693], [6.234101, 0.1140833]]
+
+
 def test_noise_is_a_share_of_the_spread_of_each_column_and_no_row_depends_on_how_others_start() -> None:
     plain, noisy, twice = (init_rows(TABLE, PLANS, RowSettings(noise=noise), "head") for noise in (0, 0.1, 0.2))
     np.testing.assert_allclose(plain[[0, 2]], [[2, 4], [6, 0]])
@@ -176,6 +179,28 @@ def test_the_report_names_the_three_nearest_pieces_and_the_norms(text_encoder: T
     assert [report.piece for report in few] == [reports[0].piece, few[1].piece]
     assert len(few) == 2
     assert not build_row_reports(base, 0 * rows, plans, text_encoder, limit=1)[0].norm
+
+
+def test_the_rows_of_a_seed_are_the_same_in_all_releases() -> None:
+    rows = init_rows(TABLE, PLANS, RowSettings(noise=0.1, seed=7), "head")
+    np.testing.assert_allclose(rows, PINNED_ROWS, rtol=1e-5)
+
+
+def test_the_report_samples_the_languages_own_letters_then_letters_then_any_piece(text_encoder: TextEncoder) -> None:
+    def pieces(*shown: str) -> list[str]:
+        plans = [RowPlan(at, piece, "mean", "", (0,)) for at, piece in enumerate(shown)]
+        base = 0.001 * table(text_encoder)  # of a norm far below 1
+        reports = build_row_reports(base, base[: len(plans)], plans, text_encoder)
+        assert all(report.nearest[0] == (text_encoder.base.shown(shown.index(report.piece)), 1.0) for report in reports)
+        return [report.piece for report in reports]
+
+    assert pieces("ж", "ሰላም", "ሰ", "።", "ለ") == ["ሰ", "ለ"]
+    assert pieces("ж", "жж", "!") == ["ж"]
+    assert pieces("жж", "!") == ["жж", "!"]
+    letters = [chr(ord("ሀ") + at) for at in range(48)]
+    assert pieces(*letters) == [letter for letter in letters if letter in pieces(*letters)]
+    assert len(pieces(*letters)) == 12
+    assert pieces(*letters)[-1] > letters[30], "they are spread over all of them"
 
 
 def test_pieces_and_rows_are_counted_apart_from_the_spare() -> None:
