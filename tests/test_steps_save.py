@@ -363,7 +363,6 @@ def test_a_step_that_cannot_be_removed_is_a_finding_and_the_save_stands(
     assert save(run, 4, keep_last=1)[0] == [1, 3]
 
 
-@pytest.mark.long
 def test_nothing_is_removed_before_the_new_step_was_read_back(run: RunFolder) -> None:
     save(run, 1, 2)
     with stopped_at("save.verify", run, 3) as process:

@@ -287,6 +287,9 @@ def find_mutations(topic: Topic, path: str) -> list[Mutation]:
             case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
                 if not isinstance(test, ast.Compare | ast.BoolOp | ast.UnaryOp):
                     add("condition", test, f"(not ({ast.unparse(test)}))")
+                match node:
+                    case ast.If(body=[*_, ast.Raise() | ast.Return() | ast.Continue() | ast.Break()]):
+                        add("dropped guard", test, "False")
     return found
 
 
@@ -319,6 +322,8 @@ def _walk(node: ast.AST, functions: tuple[str, ...] = ()) -> Iterator[ast.AST]:
                 if any(isinstance(target, ast.Name) and target.id in MESSAGE_NAMES for target in targets):
                     continue
             if isinstance(child, ast.Call) and ast.unparse(child.func) in {"dataclass", "finding"}:
+                continue
+            if isinstance(child, ast.Expr) and ast.unparse(child.value).startswith(SKIPPED_CALLS):
                 continue
             if isinstance(child, ast.keyword) and child.arg == "strict" and ast.unparse(node).startswith("zip("):
                 continue  # states that the lengths are equal, as an assertion does
