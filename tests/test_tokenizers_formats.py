@@ -69,6 +69,27 @@ def test_a_json_tokenizer_spells_by_its_merges_its_added_tokens_and_its_unknown_
     assert tokenizer.units("") == tokenizer.units("x") == []
 
 
+def test_a_lost_unknown_piece_is_put_back_only_in_a_file_that_is_judged() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["model"]["unk_token"] = None
+
+    def judged(**vocab: int) -> Any:
+        document["model"]["vocab"] = {**vocab, "a": 1, "b": 2, "ab": 3}
+        return parse_tokenizer(json.dumps(document).encode(), Path("tokenizer.json"), judged=True)
+
+    found = judged(**{"[UNK]": 0, "<unk>": 9})
+    assert (found.lost_unknown, found.unknown_id, found.encode("x")) == ("[UNK]", 0, [0])
+    assert judged(**{"<unk>": 9}).lost_unknown == "<unk>"
+    assert parse_tokenizer(json.dumps(DOCUMENT).encode(), Path("t.json"), judged=True).lost_unknown is None  # type: ignore[attr-defined]
+    with pytest.raises(TokenizerError, match="unk_token null is not in the vocabulary"):
+        judged(unknown=0)
+    document["model"]["vocab"] = DOCUMENT["model"]["vocab"]
+    assert error_of(json.dumps(document).encode()).code == "tokenizer-broken"
+    document["model"]["vocab"] = None
+    with pytest.raises(TokenizerError, match=r"model\.vocab is not a map"):
+        parse_tokenizer(json.dumps(document).encode(), Path("tokenizer.json"), judged=True)
+
+
 def test_a_vocabulary_with_gaps_is_read_with_its_gaps() -> None:
     document = copy.deepcopy(DOCUMENT)
     document["added_tokens"][1]["id"] = 7
