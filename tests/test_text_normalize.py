@@ -20,7 +20,7 @@ from voxgraft.cli import run_cli
 from voxgraft.config.run import VocabularySettings
 from voxgraft.models import get_family
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.text.normalize import build_normalizer, replay_changes
+from voxgraft.text.normalize import build_normalizer, normalize_marked_text, replay_changes
 from voxgraft.text.normalize.ethiopic import AmharicVerbalizer, TigrinyaVerbalizer
 from voxgraft.text.normalize.generic import NormalizedText
 from voxgraft.text.normalize.reader import NumberExpander, parse_ethiopic_numeral
@@ -389,3 +389,28 @@ def test_a_language_without_units_money_and_ordinals_reads_its_numbers(text: str
     assert rule not in ("unit", "money", "ordinal", "percent")
     if text == "12":
         assert words == AmharicVerbalizer().cardinal(12)
+
+
+def test_prepositions_and_endings_stay_at_the_number_that_they_are_written_at() -> None:
+    tigrinya, amharic = build_normalizer("ti"), build_normalizer("am")
+    assert tigrinya.normalise("3ን 5ን ብ3 ሰ3").text == "ሰለስተን ሓሙሽተን ብሰለስተ ሰ ሰለስተ"
+    assert amharic.normalise("በ3 3ን ከ5").text == "በሶስት ሶስትን ከአምስት"
+
+
+def test_spans_of_other_languages_stay_as_written_and_places_count_from_the_start_of_the_text() -> None:
+    text = "3 [en]3 “x” ABC[/en] 3፡[fr] 4 [/fr] 1:30 ABC [am]“5”[/am]"
+    found = normalize_marked_text(build_normalizer("am"), text)
+    assert found.text == 'ሶስት [en]3 “x” ABC[/en] ሶስት፡[fr] 4 [/fr] አንድ ሰዓት ተኩል ABC [am]"አምስት"[/am]'
+    assert replay_changes(text, found.changes) == found.text
+    assert [found.text[note.place :][: len(note.text)] for note in found.notes] == [note.text for note in found.notes]
+    assert [(note.rule, note.text) for note in found.notes] == [("latin-word", "ABC")]
+    assert [change.rule for change in found.changes] == [
+        "cardinal",
+        "cardinal",
+        "time",
+        "plain-mark",
+        "plain-mark",
+        "cardinal",
+    ]
+    unmarked = "3 [x] 3"
+    assert normalize_marked_text(build_normalizer("am"), unmarked) == build_normalizer("am").normalise(unmarked)
