@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sentencepiece import sentencepiece_model_pb2 as schema
 
-from voxgraft.core.errors import TokenizerError
+from voxgraft.core.errors import TokenizerError, VoxgraftError
 from voxgraft.tokenizers import NewPiece, TokenizerAdditions, TokenizerKind, parse_tokenizer
 from voxgraft.tokenizers.formats import SentencePieceTokenizer
 
@@ -111,6 +111,65 @@ def test_growing_appends_the_tag_and_the_pieces_and_writes_merges_in_the_files_o
     untagged = json.loads(before.grown(additions("bpe-json")))
     assert untagged["model"]["vocab"]["ሀ"] == 6
     assert untagged["added_tokens"] == document["added_tokens"]
+
+
+def test_a_token_is_shown_by_its_piece_or_else_by_its_number() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["added_tokens"][1]["id"] = 7
+    tokenizer = parsed(document)
+    assert [tokenizer.shown(at) for at in (-1, 0, 3, 5, 7, 8)] == ["<-1>", "[UNK]", "ab", "<5>", "[en-gb]", "<8>"]
+    assert (tokenizer.size, tokenizer.gaps, tokenizer.ids["[en-gb]"]) == (8, (5, 6), 7)
+    assert tokenizer.characters == set("[UNK]ab")
+    found = [tokenizer.has_control_token(tag) for tag in ("[en]", "[am]", "ab", "[UNK]")]
+    assert found == [True, False, False, False]
+    document["added_tokens"][0]["id"], document["model"]["vocab"]["c"] = 1, 4
+    del document["model"]["vocab"]["a"]
+    document["model"].update(merges=[], vocab={"[UNK]": 0, "b": 2})
+    assert not parsed(document).has_control_token("[am]"), "no tag has the id of another"
+
+
+def test_additions_are_read_back_as_they_were_saved(tmp_path: Path) -> None:
+    path = tmp_path / "additions.json"
+    scored = NewPiece("ሐመ", ("ሐ", "መ"), 7, -3.25)
+    for tag, count in (("[am]", 5), (None, 4)):
+        made = TokenizerAdditions("tiny", "am", "bpe-json", "0" * 64, tag, (*PIECES, scored))
+        assert len(made) == count
+        assert (made.characters, made.merges) == (PIECES[:2], (PIECES[2], scored))
+        made.save(path, overwrite=tag is None)
+        assert TokenizerAdditions.load(path) == made
+    with pytest.raises(VoxgraftError) as refused:
+        made.save(path)
+    assert refused.value.code == "file-exists"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "voxgraft-additions-2"},
+        {"pieces": [{"text": "ሀለ", "parts": ["ሀ", "ሐ"], "count": 1, "score": None}]},
+        {"pieces": [{"text": "ሀለመ", "parts": ["ሀ", "ለ", "መ"], "count": 1, "score": None}]},
+        {"pieces": [{"text": "", "parts": None, "count": 1, "score": None}]},
+        {"pieces": [{"text": 3, "parts": None, "count": 1, "score": None}]},
+        {"pieces": [{"text": "ሀ", "parts": None, "count": "many", "score": None}]},
+        {"pieces": [{"text": "ሀ", "count": 1, "score": None}]},
+        {"pieces": None},
+        {"tag": ""},
+        {"tag": 4},
+        {"base_sha256": ""},
+        {"language": None},
+    ],
+    ids=lambda change: json.dumps(change)[:50],
+)
+def test_additions_that_voxgraft_did_not_write_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    made = TokenizerAdditions("tiny", "am", "bpe-json", "0" * 64, "[am]", PIECES)
+    path = tmp_path / "additions.json"
+    path.write_text(json.dumps(made.to_json()))
+    assert TokenizerAdditions.load(path) == made
+    for value in ({**made.to_json(), **change}, [made.to_json()]):
+        path.write_text(json.dumps(value))
+        with pytest.raises(TokenizerError) as refused:
+            TokenizerAdditions.load(path)
+        assert refused.value.code == "additions-broken"
 
 
 def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
