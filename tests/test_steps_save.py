@@ -33,7 +33,7 @@ from voxgraft.checkpoints.steps import STATE_FORMAT, TrainState, list_complete_s
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, save_step
+from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, move_later_steps_aside, save_step
 
 FILES = ["rows.safetensors", "adapter.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 
@@ -123,6 +123,39 @@ def test_a_step_is_files_that_anybody_can_read(run: RunFolder) -> None:
     assert content["values"] == state(7).values
     rows = load_file(folder / "rows.safetensors")
     assert torch.equal(rows["text_emb.weight"], state(7).tensors["rows"]["text_emb.weight"])
+
+
+def test_a_step_is_on_the_disk_before_it_takes_its_place_and_its_place_too(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may lose whatever was not synced, and keep a rename that came later."""
+    events: list[tuple[str, str]] = []
+    sync, rename = os.fsync, os.rename
+
+    def watched_sync(descriptor: int) -> None:
+        events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def watched_rename(old: Path, new: Path) -> None:
+        events.append((str(old), str(new)))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(os, "rename", watched_rename)
+    save(run, 1)
+    (placed,) = (at for at, event in enumerate(events) if event[0] != "sync")
+    hidden = Path(events[placed][0])
+    assert events[placed][1] == str(run.step(1))
+    synced = [path for _, path in events[:placed]]
+    assert {str(hidden / name) for name in FILES} <= set(synced)
+    assert synced.index(str(hidden / "manifest.json")) < synced.index(str(hidden)), "the manifest, then the folder"
+    assert all(synced.index(str(hidden / name)) < synced.index(str(hidden / "manifest.json")) for name in FILES[:-1])
+    assert str(run.path) in synced, "the folder of the steps is new"
+    assert [path for _, path in events[placed + 1 :]] == [str(run.steps)]
+    events.clear()
+    save(run, 2)
+    move_later_steps_aside(run, 1)
+    assert [path for kind, path in events if kind == "sync"][-2:] == [str(run.steps / "aside-1"), str(run.steps)]
 
 
 @pytest.mark.parametrize(

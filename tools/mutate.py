@@ -191,7 +191,7 @@ CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 # Texts for people and protocols of Python: a change there is no change of behaviour that a test should fix.
 SKIPPED_FUNCTIONS = frozenset({"__repr__", "extra_repr"})
 # Progress, hints to the system and points at which tests stop a process: leaving one out changes no result.
-SKIPPED_CALLS = ("advance", "failpoint", "progress.", "os.posix_fadvise", "os.fsync", "sync_folder")
+SKIPPED_CALLS = ("advance", "failpoint", "progress.", "os.posix_fadvise")
 MESSAGE_NAMES = frozenset({"found", "cure", "text", "more", "fate", "what", "expected", "share", "shown", "line"})
 
 
