@@ -169,6 +169,21 @@ def test_values_that_would_not_be_read_back_are_refused_before_anything_is_writt
     assert not run.steps.exists()
 
 
+NESTED: list[Any] = []
+for _ in range(300):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(("value", "code"), [(NESTED, "json-too-deep"), (10**2000, "json-broken")], ids=["deep", "long"])
+def test_values_beyond_the_limits_of_reading_are_refused_before_anything_is_written(
+    run: RunFolder, value: Any, code: str
+) -> None:
+    with pytest.raises(VoxgraftError) as caught:
+        save_step(run, TrainState(1, {}, {"x": value}), keep_last=1)
+    assert caught.value.code == code
+    assert not run.steps.exists()
+
+
 # ---- damage -------------------------------------------------------------------------------------------------
 
 
