@@ -174,7 +174,9 @@ for _ in range(300):
     NESTED = [NESTED]
 
 
-@pytest.mark.parametrize(("value", "code"), [(NESTED, "json-too-deep"), (10**2000, "json-broken")], ids=["deep", "long"])
+@pytest.mark.parametrize(
+    ("value", "code"), [(NESTED, "json-too-deep"), (10**2000, "json-broken")], ids=["deep", "long"]
+)
 def test_values_beyond_the_limits_of_reading_are_refused_before_anything_is_written(
     run: RunFolder, value: Any, code: str
 ) -> None:

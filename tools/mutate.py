@@ -116,6 +116,23 @@ TOPICS = (
         ),
     ),
     Topic(
+        "files",
+        (
+            "voxgraft/checkpoints/base.py",
+            "voxgraft/checkpoints/load.py",
+            "voxgraft/checkpoints/write.py",
+            "voxgraft/checkpoints/torch_file.py",
+            "voxgraft/checkpoints/pickles.py",
+        ),
+        (
+            "tests/test_tensors.py",
+            "tests/test_checkpoints_read.py",
+            "tests/test_checkpoints_write.py",
+            "tests/test_checkpoints_refused.py",
+            "tests/test_checkpoints_grow.py",
+        ),
+    ),
+    Topic(
         "tokenizer",
         ("voxgraft/tokenizers/train.py", "voxgraft/tokenizers/formats.py", "voxgraft/tokenizers/__init__.py"),
         (
