@@ -62,7 +62,7 @@ TOPICS = (
         "packing",
         ("voxgraft/models/speech_model.py",),
         (
-            "tests/test_tiny_family.py",
+            "tests/test_packing.py",
             "tests/contract/test_refusals.py",
             "tests/contract/test_agreement.py",
             "tests/contract/test_spans.py",
