@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.contract.cases import Case, case_of
+from tests.support.fixtures import Fixtures
 from voxgraft.core.errors import GraftError
 from voxgraft.models import get_family
 from voxgraft.models.base import SequencePart, TokenSequence, build_sequence
@@ -139,5 +140,19 @@ def test_latents_of_utterances_without_codes_are_empty_and_do_not_move_those_of_
     assert found[0].shape[1] == found[1].shape[1]
     np.testing.assert_allclose(found[2].numpy(), alone[0].numpy(), atol=1e-5)
     assert [len(latents) for latents in compute_speech_latents(model, texts[:1], conditions[:1], [[]])] == [0]
-    ended = compute_speech_latents(model, texts[2:], conditions[2:], [[1, 2, 3]], ended=[True])
-    assert len(ended[0]) == 3 + model.spec.voices_stop
+
+
+@pytest.mark.parametrize("name", ["tiny", "xtts"])
+def test_the_state_that_predicted_the_stop_is_added_where_the_vocoder_takes_it_and_there_was_one(
+    name: str, fixtures: Fixtures
+) -> None:
+    case = case_of(name, get_family(name).shipped_folder() or fixtures.base(name).folder)
+    model = case.open()
+    given: list[Any] = [[[5, 6], [7]], [case.condition(model, 0)] * 2, [[1, 2, 3], [4]]]
+    assert model.spec.voices_stop == (name == "xtts")
+    plain = compute_speech_latents(model, *given)
+    for ended in (None, [False, False], [True, False], [False, True]):
+        found = compute_speech_latents(model, *given, ended=ended)
+        more = [model.spec.voices_stop and own for own in ended or [False, False]]
+        assert [len(latents) for latents in found] == [3 + more[0], 1 + more[1]]
+        assert all(torch.equal(latents[: len(own)], own) for latents, own in zip(found, plain, strict=True))
