@@ -340,7 +340,8 @@ def _walk(node: ast.AST, functions: tuple[str, ...] = ()) -> Iterator[ast.AST]:
                     continue
             if isinstance(child, ast.Call) and ast.unparse(child.func) in {"dataclass", "finding"}:
                 continue
-            if isinstance(child, ast.Expr) and ast.unparse(child.value).startswith(SKIPPED_CALLS):
+            called = getattr(child, "value" if isinstance(child, ast.Expr) else "context_expr", None)
+            if called is not None and ast.unparse(called).startswith(SKIPPED_CALLS):
                 continue
             if isinstance(child, ast.keyword) and child.arg == "strict" and ast.unparse(node).startswith("zip("):
                 continue  # states that the lengths are equal, as an assertion does
