@@ -68,11 +68,14 @@ def test_a_sequence_of_another_conditioning_is_refused(
         assert code_of(model, [sequence, other], [condition] * 2) == "packing"
 
 
-def changed(part: SequencePart, at: int, **values: int) -> SequencePart:
-    arrays = {name: getattr(part, name).copy() for name in values}
+def changed(sequence: TokenSequence, side: str, **values: int) -> TokenSequence:
+    """The same sequence with other values at the second position of its text or speech."""
+    part: SequencePart = getattr(sequence, side)
+    arrays: dict[str, Any] = {name: getattr(part, name).copy() for name in values}
     for name, value in values.items():
-        arrays[name][at] = value
-    return replace(part, **arrays)
+        arrays[name][1] = value
+    parts: dict[str, Any] = {side: replace(part, **arrays)}
+    return replace(sequence, **parts)
 
 
 @pytest.mark.parametrize("side", ["text", "speech"])
@@ -85,14 +88,13 @@ def test_ids_and_positions_without_a_row_are_refused_wherever_the_sequence_was_m
     last_position = spec.max_text + 1 if side == "text" else spec.max_codes + spec.num_speech_stops
 
     def found(**values: int) -> Callable[[], str]:
-        other = replace(sequence, **{side: changed(getattr(sequence, side), 1, **values)})
-        return lambda: code_of(model, [sequence, other], [condition] * 2)
+        return lambda: code_of(model, [sequence, changed(sequence, side, **values)], [condition] * 2)
 
     assert found(ids=-1)() == found(ids=last_id + 1)() == "ids-outside"
     assert found(positions=last_position + 1)() == "ids-length"
-    edge = replace(sequence, **{side: changed(getattr(sequence, side), 1, ids=last_id, positions=last_position)})
+    edge = changed(sequence, side, ids=last_id, positions=last_position)
     assert pack_batch(model, [edge], [condition])
-    assert pack_batch(model, [replace(edge, **{side: changed(getattr(edge, side), 1, ids=0)})], [condition])
+    assert pack_batch(model, [changed(edge, side, ids=0)], [condition])
 
 
 def test_what_is_asked_of_a_pack_is_where_its_sequences_have_targets(
@@ -148,11 +150,11 @@ def test_the_state_that_predicted_the_stop_is_added_where_the_vocoder_takes_it_a
 ) -> None:
     case = case_of(name, get_family(name).shipped_folder() or fixtures.base(name).folder)
     model = case.open()
-    given: list[Any] = [[[5, 6], [7]], [case.condition(model, 0)] * 2, [[1, 2, 3], [4]]]
+    texts, conditions, codes = [[5, 6], [7]], [case.condition(model, 0)] * 2, [[1, 2, 3], [4]]
     assert model.spec.voices_stop == (name == "xtts")
-    plain = compute_speech_latents(model, *given)
+    plain = compute_speech_latents(model, texts, conditions, codes)
     for ended in (None, [False, False], [True, False], [False, True]):
-        found = compute_speech_latents(model, *given, ended=ended)
+        found = compute_speech_latents(model, texts, conditions, codes, ended=ended)
         more = [model.spec.voices_stop and own for own in ended or [False, False]]
         assert [len(latents) for latents in found] == [3 + more[0], 1 + more[1]]
         assert all(torch.equal(latents[: len(own)], own) for latents, own in zip(found, plain, strict=True))

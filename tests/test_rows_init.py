@@ -123,7 +123,7 @@ def test_a_row_without_a_romanisation_starts_from_letters_and_never_from_control
         if plan.piece == "ሰ":  # the base has no letter of this script, so all its letters
             assert (plan.how, plan.sources, plan.romanised) == ("script-mean", letters, "")
     for init in ("mean", "random"):
-        for plan in plan_rows(text_encoder, init):  # type: ignore[arg-type]
+        for plan in plan_rows(text_encoder, init):
             assert (plan.how, plan.sources) == (init, usable)
     unknown_and_controls = {base.unknown_id, *base.control_ids}
     for plan in plan_rows(text_encoder, "romanised"):

@@ -129,8 +129,8 @@ def test_the_gate_is_closed_at_the_marked_ids_and_never_at_start_and_stop() -> N
     hidden = build_sequence(replace(SPEC, hides_text_stop=True), [3, 4, 5], [7], closed=np.array(marks))
     assert hidden.closed is not None
     assert hidden.closed.tolist() == [False, *marks]
-    for nowhere in (None, [], np.zeros(0, dtype=bool)):
-        assert build_sequence(SPEC, [3, 4, 5], [7], closed=nowhere).closed is None
+    for nothing in (None, np.zeros(0, dtype=bool)):
+        assert build_sequence(SPEC, [3, 4, 5], [7], closed=nothing).closed is None
 
 
 @pytest.mark.parametrize("marks", [[True], [True, False, True, False]])

@@ -253,8 +253,8 @@ def find_mutations(topic: Topic, path: str) -> list[Mutation]:
                         continue
                     signs = [ast.unparse(ast.Compare(ast.Name("a"), [one], [ast.Name("b")]))[2:-2] for one in operators]
                     signs[at] = COMPARISONS[type(operator)]
-                    rest = " ".join(f"{sign} {side}" for sign, side in zip(signs, sides[1:], strict=True))
-                    add("comparison", node, f"{sides[0]} {rest}")
+                    behind = " ".join(f"{sign} {side}" for sign, side in zip(signs, sides[1:], strict=True))
+                    add("comparison", node, f"{sides[0]} {behind}")
             case ast.BoolOp(op=operator, values=values):
                 new, word = (" or ", " and ") if isinstance(operator, ast.And) else (" and ", " or ")
                 joined = new.join(f"({ast.unparse(value)})" for value in values)
