@@ -367,6 +367,18 @@ def list_base_parameters(model: SpeechModel, grafted: Mapping[str, nn.Parameter]
     }
 
 
+def require_same_backbone(saved: Mapping[str, Tensor], body: Mapping[str, Tensor]) -> None:
+    """Raise unless a saved step's backbone has the tensors of a model's, by name and shape."""
+    wrong = sorted(
+        name
+        for name in saved.keys() | body.keys()
+        if name not in saved or name not in body or saved[name].shape != body[name].shape
+    )
+    if wrong:
+        found = f"the backbone differs in {', '.join(wrong[:5])}"
+        raise CheckpointError("step-parts", found, expected="the same backbone")
+
+
 def save_model(model: SpeechModel, path: Path) -> None:
     """Write the model as the original program reads it: upstream's names, whole or not at all.
 
