@@ -11,7 +11,6 @@ from voxgraft.core.errors import ConfigError, FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.models import (
     find_files_by_content,
-    find_matching_tokenizer,
     refuse_lookalike_files,
     scan_checkpoint,
 )
@@ -113,16 +112,6 @@ class XTTS(Family):
             raise FileError("base-file-missing", found_text, where=folder, cure=cure)
         refuse_lookalike_files(self, checkpoint, tokenizer)
         return BaseFiles(folder, checkpoint, tokenizer, config)
-
-    def find_tokenizer(self, checkpoint: Path) -> Path:
-        """The one beside it; for a checkpoint beside several others, the one that fits its rows."""
-        try:
-            return super().find_tokenizer(checkpoint)
-        except FileError:
-            seen = scan_checkpoint(checkpoint)
-            if not self.matches_tensors(seen.shapes):
-                raise
-            return find_matching_tokenizer(self, seen)
 
     def front(self, tokenizer: Path | None = None) -> TextFrontend:
         from voxgraft.models.xtts.text import XTTSTextFrontend, list_tagged_languages
