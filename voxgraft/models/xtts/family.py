@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError, FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
@@ -140,9 +142,9 @@ class XTTS(Family):
         return XTTSClipEncoder.load(files, model)
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (it knows no emotions)
-        from voxgraft.models.xtts.model import build_xtts_condition
+        from voxgraft.models.xtts.model import LATENTS_ARRAY, XTTSCondition
 
-        return build_xtts_condition(prompt)
+        return XTTSCondition(np.asarray(prompt.voice[LATENTS_ARRAY]))
 
     def vocoder(self, files: BaseFiles, device: str = "cpu", dtype: torch.dtype | None = None) -> Vocoder | None:
         from voxgraft.models.xtts.vocoder import XTTSVocoder

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from voxgraft.audio.features import exact_float32
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import GraftError
-from voxgraft.models.base import Clip, SequenceSpec, require_finite_array
+from voxgraft.models.base import SequenceSpec, require_finite_array
 from voxgraft.models.indextts2.model import PerceiverResampler
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.models.xtts.family import xtts_sequence_spec
@@ -219,8 +219,3 @@ class XTTSModel(SpeechModel):
             raise GraftError("features-form", "no mel spectrograms", expected="at least one")
         weight = self.gpt.mel_embedding.weight
         return torch.stack([self.gpt.voice_latents(mel[None].to(weight))[0] for mel in mels]).mean(0)
-
-
-def build_xtts_condition(prompt: Clip) -> XTTSCondition:
-    """The voice of a clip as the model is conditioned on it."""
-    return XTTSCondition(np.asarray(prompt.voice[LATENTS_ARRAY]))
