@@ -286,9 +286,9 @@ class Preference:
         return {**counts, **share, "method": self.method, "p_value": self.p_value}
 
 
-def binomial_interval(wins: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def binomial_interval(wins: int, count: int) -> tuple[float, float]:
     """The exact (Clopper-Pearson) interval of a share."""
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
 
     def at_least(share: float) -> float:
         return math.fsum(_binomial_terms(count, share)[wins:])
