@@ -133,6 +133,15 @@ def test_marks_of_the_gate_are_at_the_texts_places_alone(
     assert torch.nonzero(closed).flatten().tolist() == [sequence.length + model.spec.num_conditioning + 1]
 
 
+def test_a_batch_is_on_the_models_device_unless_another_is_named(
+    model: SpeechModel, sequence: TokenSequence, condition: Any
+) -> None:
+    for device, kind in ((None, "cpu"), ("meta", "meta")):
+        batch = pack_batch(model, [sequence], [condition], device=device)
+        found = (batch.order, batch.text.ids, batch.text.scored, batch.speech.targets, batch.speech.positions)
+        assert {tensor.device.type for tensor in found} == {kind}
+
+
 def test_a_mean_over_nothing_is_nothing() -> None:
     sums = LossSums(torch.tensor(6.0), 3, torch.tensor(0.0), 0)
     assert (sums.text.item(), sums.speech.item()) == (2.0, 0.0)
