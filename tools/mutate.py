@@ -119,7 +119,6 @@ TOPICS = (
         "files",
         (
             "voxgraft/checkpoints/base.py",
-            "voxgraft/checkpoints/load.py",
             "voxgraft/checkpoints/write.py",
             "voxgraft/checkpoints/torch_file.py",
             "voxgraft/checkpoints/pickles.py",
@@ -130,7 +129,13 @@ TOPICS = (
             "tests/test_checkpoints_write.py",
             "tests/test_checkpoints_refused.py",
             "tests/test_checkpoints_grow.py",
+            "tests/test_checkpoints_fuzz.py",
         ),
+    ),
+    Topic(
+        "forms",
+        ("voxgraft/checkpoints/load.py",),
+        ("tests/test_base_folders.py", "tests/test_verdict_table.py", "tests/test_checkpoints_refused.py"),
     ),
     Topic(
         "tokenizer",
