@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -294,14 +294,27 @@ class Scheduler:
             job.fail(error)
 
     def _vocode(self) -> None:
-        while True:
-            taken = [self._spoken.get()]
-            while len(taken) < MAX_VOCODER_BATCH and taken[-1] is not None:
+        with _own_stream(self.tts.models.context.device):
+            self._render_spoken()
+
+    def _render_spoken(self) -> None:
+        waiting: list[tuple[SpeechJob, int, SpokenChunk]] = []
+        is_closing = False
+        while waiting or not is_closing:
+            # Waits only if there is nothing to do.
+            while not is_closing and len(waiting) < MAX_VOCODER_BATCH:
                 try:
-                    taken.append(self._spoken.get_nowait())
+                    spoken = self._spoken.get(block=not waiting)
                 except queue.Empty:
                     break
-            groups = [[one for one in taken if one is not None]]
+                if spoken is None:
+                    is_closing = True
+                else:
+                    waiting.append(spoken)
+            waiting = [one for one in waiting if not one[0].cancelled]
+            # Powers of two: vocoders on CUDA are captured for each size of a batch.
+            size = 1 << max(0, len(waiting).bit_length() - 1)
+            groups, waiting = [waiting[:size]], waiting[size:]
             while groups:
                 work = [one for one in groups.pop() if not one[0].cancelled]
                 try:
@@ -312,8 +325,6 @@ class Scheduler:
                         work[0][0].fail(error)
                     else:  # one by one: a bad sentence must not end the requests of others
                         groups += [[one] for one in work]
-            if taken[-1] is None:
-                return
 
     def _render(self, work: Sequence[tuple[SpeechJob, int, SpokenChunk]]) -> None:
         rate = self.tts.sample_rate
@@ -331,3 +342,12 @@ class Scheduler:
         frames = "".join(traceback.format_tb(error.__traceback__))
         with suppress(OSError, ValueError):  # a closed standard error must not end a thread
             print(f"internal error: {type(error).__name__}\n{frames}", file=sys.stderr, flush=True)
+
+
+def _own_stream(device: str) -> AbstractContextManager[Any]:
+    """On CUDA a stream of its own: sound is made while codes are drawn, and neither waits for the other."""
+    if not device.startswith("cuda"):
+        return nullcontext()
+    import torch
+
+    return torch.cuda.stream(torch.cuda.Stream(device))
