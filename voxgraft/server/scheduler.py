@@ -259,8 +259,13 @@ class Scheduler:
             if job.cancelled:
                 self._batches[id(row.system)].remove(row)
                 del self._rows[row]
+        groups: dict[tuple[int, bool], list[tuple[SpeechJob, int]]] = {}
         for job, index in chosen:
-            self._join(job, index)
+            assert job.plan is not None
+            key = (id(job.plan.system), job.plan.system.is_open(job.plan.pieces[index].language))
+            groups.setdefault(key, []).append((job, index))
+        for group in groups.values():
+            self._join(group)
         for batch in dict.fromkeys(self._batches.values()):
             try:
                 finished = batch.advance()
@@ -280,18 +285,29 @@ class Scheduler:
                 piece = replace(job.plan.pieces[index], codes=own.codes, stop=own.stop, latents=own.latents)
                 self._spoken.put((job, index, piece))
 
-    def _join(self, job: SpeechJob, index: int) -> None:
+    def _join(self, group: Sequence[tuple[SpeechJob, int]]) -> None:
+        """Sentences of one model, with its gate open for all or closed for all."""
+        job = group[0][0]
         assert job.plan is not None
+        system = job.plan.system
         try:
-            system, request = job.plan.system, build_request(job.plan.pieces[index], job.condition)
             if id(system) not in self._batches:
                 self._build_batches()
-            self._rows[self._batches[id(system)].join(request, system)] = job, index
-        except VoxgraftError as error:
-            job.fail(error)
+            batch = self._batches[id(system)]
+            if len(group) == 1 or batch.joins_together:
+                requests = [
+                    build_request(job.plan.pieces[index], job.condition) for job, index in group if job.plan is not None
+                ]
+                self._rows |= dict(zip(batch.join_all(requests, system), group, strict=True))
+                return
         except Exception as error:
-            self.report(error)
-            job.fail(error)
+            if len(group) == 1:
+                if not isinstance(error, VoxgraftError):
+                    self.report(error)
+                job.fail(error)
+                return
+        for one in group:  # a bad sentence must not end the requests of others
+            self._join([one])
 
     def _vocode(self) -> None:
         with _own_stream(self.tts.models.context.device):

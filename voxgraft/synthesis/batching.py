@@ -126,33 +126,51 @@ class DecodeBatch:
             self._fused_steps[key] = FusedDecodeStep(self._packed, part, self._row_adapters if is_open else None)
         return self._fused_steps[key]
 
-    @torch.no_grad()
     def join(self, request: SynthesisRequest, system: SpeakingModel) -> DecodeRow:
         """Add an utterance: its prompt is computed alone, by its own model, and fills the next rows of the cache."""
+        return self.join_all([request], system)[0]
+
+    @property
+    def joins_together(self) -> bool:
+        """Whether several prompts may be computed at once; on the CPU a row's bits would depend on the others."""
+        return self.model.device.type == "cuda"
+
+    @torch.no_grad()
+    def join_all(self, requests: Sequence[SynthesisRequest], system: SpeakingModel) -> list[DecodeRow]:
+        """Add utterances of one model whose gate is the same for all: all of them, or none."""
         model, spec, twice = system.model, system.model.spec, self._rows_per_stream
-        if request.max_codes > spec.max_codes:
-            found = f"the limit is {request.max_codes:,} codes"
-            raise TextError("ids-length", found, expected=f"at most {spec.max_codes:,}")
-        sequences = [build_sequence(spec, request.text_ids, closed=request.closed, stock=self._sampling.stock)] * twice
-        silent = [False, True][:twice]
-        batch = pack_batch(model, sequences, [request.condition] * twice, silent=silent)
-        longest, stream = batch.packing.longest, len(self.rows)
-        self._reserve(stream + 1, longest + round_up(request.max_codes, CODES_PER_CHECK))
+        stock, most = self._sampling.stock, max(request.max_codes for request in requests)
+        if most > spec.max_codes:
+            raise TextError("ids-length", f"the limit is {most:,} codes", expected=f"at most {spec.max_codes:,}")
+        sequences = [
+            build_sequence(spec, request.text_ids, closed=request.closed, stock=stock)
+            for request in requests
+            for _ in range(twice)
+        ]
+        conditions = [request.condition for request in requests for _ in range(twice)]
+        batch = pack_batch(model, sequences, conditions, silent=[False, True][:twice] * len(requests))
+        longest, first = batch.packing.longest, len(self.rows)
+        streams = slice(first, first + len(requests))
+        rows = slice(first * twice, streams.stop * twice)
+        self._reserve(streams.stop, longest + round_up(most, CODES_PER_CHECK))
         state = self._state
-        with system.set_gate_for(request.language):
-            context = PrefillContext(batch.packing, state.cache, stream * twice)
+        with system.set_gate_for(requests[0].language):
+            context = PrefillContext(batch.packing, state.cache, rows.start)
             hidden = compute_hidden_states(model, batch, context)
             context.finish()
-            state.logits[stream * twice : (stream + 1) * twice] = model.speech_logits(hidden[batch.packing.last])
-        state.codes[stream], state.num_generated[stream], state.stopped[stream] = spec.speech_stop, 0, False
-        state.heard[stream] = False
-        state.heard[stream, list(spec.initial_penalized_codes)] = True
-        is_open = system.gate is not None and system.is_open(request.language)
-        self._adapters[stream * twice : (stream + 1) * twice] = self._numbers[id(system)] if is_open else NO_ADAPTER
-        generator = torch.Generator(self.model.device).manual_seed(request.seed)
-        row = DecodeRow(request, system, generator, longest, is_open)
-        self.rows.append(row)
-        return row
+            state.logits[rows] = model.speech_logits(hidden[batch.packing.last])
+        state.codes[streams], state.num_generated[streams], state.stopped[streams] = spec.speech_stop, 0, False
+        state.heard[streams] = False
+        state.heard[streams, list(spec.initial_penalized_codes)] = True
+        is_open = system.gate is not None and system.is_open(requests[0].language)
+        self._adapters[rows] = self._numbers[id(system)] if is_open else NO_ADAPTER
+        joined = []
+        for request in requests:
+            generator = torch.Generator(self.model.device).manual_seed(request.seed)
+            # At most as many positions as the longest prompt has.
+            joined.append(DecodeRow(request, system, generator, longest, is_open))
+        self.rows += joined
+        return joined
 
     @torch.no_grad()
     def advance(self) -> list[DecodeRow]:
