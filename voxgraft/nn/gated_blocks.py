@@ -317,7 +317,7 @@ class KernelConfig:
 
 
 ADD_NORM = KernelConfig(rows=32, warps=4)
-NORM_GRADIENT = KernelConfig(rows=4, warps=4)  # whole rows at a time
+NORM_GRADIENT = KernelConfig(rows=4, warps=8)  # whole rows at a time
 FINISH_HEADS = KernelConfig(rows=64, warps=4)  # one head
 HEADS_GRADIENT = KernelConfig(rows=64, warps=8)  # one head
 ACTIVATE = KernelConfig(rows=32, warps=4, stages=3)
