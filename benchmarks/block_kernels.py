@@ -89,7 +89,7 @@ class Block:
             angles = torch.arange(num, device=device)[:, None, None] % 300 * body.frequencies_on(torch.device(device))
             rotation = (angles.cos(), angles.sin())
         packing = Packing.of([260] * (num // 260) + [num % 260] * (num % 260 > 0), device)
-        self.body = gated_blocks._Body([parts], body.final_norm, packing, body.num_heads, rotation)
+        self.body = gated_blocks._Body([parts], body.final_norm, packing, body.num_heads, body.head_width, rotation)
         adapters: Any = [value for layer in parts.layers for value in (layer.down, layer.up)]
         with torch.no_grad():
             for value in adapters:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     usual = gated_blocks._GatedBlocks.forward
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: Any) -> Tensor:
         calls.append(1)
         return usual(*arguments)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from voxgraft.nn.backbones import Backbone, Gpt2Backbone, Gpt2Size, LlamaBackbon
 LENGTHS = [37, 1, 52]
 WIDTH = 128
 RANK = 16
-BODIES = {
+BODIES: dict[str, Callable[[], Backbone]] = {
     "llama": lambda: LlamaBackbone(LlamaSize(WIDTH, 2, 2, mlp=192)),
     "gpt2": lambda: Gpt2Backbone(Gpt2Size(WIDTH, 2, 2)),
 }

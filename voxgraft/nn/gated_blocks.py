@@ -57,22 +57,22 @@ def can_run_gated(blocks: Sequence[BlockParts], final_norm: nn.Module, x: Tensor
     """Whether the function below computes what these blocks would: adapters that learn beside a body that does not."""
     if not (torch.is_grad_enabled() and isinstance(context, Packing) and context.closed is None):
         return False
-    layers = [layer for block in blocks for layer in block.layers]
-    if not all(isinstance(layer, LoraLayer) for layer in layers):
+    modules = [layer for block in blocks for layer in block.layers]
+    layers = [layer for layer in modules if isinstance(layer, LoraLayer)]
+    if len(layers) < len(modules):
         return False
     first = layers[0]
-    assert isinstance(first, LoraLayer)
     norms = [final_norm, *(norm for block in blocks for norm in (block.norm_in, block.norm_mlp))]
-    fixed = [tensor for layer in layers if isinstance(layer, LoraLayer) for tensor in layer.base_tensors().values()]
+    fixed = [tensor for layer in layers for tensor in layer.base_tensors().values()]
     fixed += [value for norm in norms for value in norm.parameters()]
     if not first.gate.on or any(value.requires_grad or value.dtype != x.dtype for value in fixed):
         return False
-    if any((layer.rank, layer.gate, layer.scale) != (first.rank, first.gate, first.scale) for layer in layers):  # type: ignore[union-attr]
+    if any((layer.rank, layer.gate, layer.scale) != (first.rank, first.gate, first.scale) for layer in layers):
         return False
     if not x.is_cuda:
         return True
-    widths = {size for layer in layers for size in (layer.in_features, layer.out_features)}  # type: ignore[union-attr]
-    fits = first.rank in RANKS and all(width % WIDTH_UNIT == 0 for width in widths)  # type: ignore[operator]
+    widths = {size for layer in layers for size in (layer.in_features, layer.out_features)}
+    fits = first.rank in RANKS and all(width % WIDTH_UNIT == 0 for width in widths)
     return fits and context.backend == "tiles" and x.element_size() == 2
 
 
@@ -85,7 +85,7 @@ def run_gated(
     rotation: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """All blocks and the final norm. Gradients flow to x and the adapters alone. [T, W] -> [T, W]"""
-    body = _Body(blocks, final_norm, context, num_heads, rotation)
+    body = _Body(blocks, final_norm, context, num_heads, x.shape[1] // num_heads, rotation)
     adapters = [value for block in blocks for layer in block.layers for value in (layer.down, layer.up)]
     out: Tensor = _GatedBlocks.apply(x, body, *adapters)  # type: ignore[no-untyped-call]
     return out
@@ -99,6 +99,7 @@ class _Body:
     final_norm: nn.Module
     packing: Packing
     num_heads: int
+    head_width: int
     rotation: tuple[Tensor, Tensor] | None  # cosines and sines of Llama's angles, [T, 1, D / 2] each
 
 
@@ -227,7 +228,9 @@ def _round_adapters(
             outputs = sum(layer.out_features for layer in layers)
             down = adapters[0].new_empty(len(layers) * rank, layers[0].in_features, dtype=dtype)
             up = adapters[0].new_empty(outputs, rank, dtype=dtype)
-            for pair in zip(down.chunk(len(layers)), up.split([one.out_features for one in layers]), strict=True):
+            for pair in zip(
+                down.chunk(len(layers)), torch.split(up, [one.out_features for one in layers]), strict=True
+            ):
                 targets += pair
             biases = [layer.base_tensors().get("bias") for layer in layers]
             bias = None if biases[0] is None else biases[0] if len(layers) == 1 else torch.cat(biases)
@@ -293,8 +296,8 @@ def _attention_gradient(body: _Body, kept: dict[str, Any], d_mixed: Tensor) -> t
 
 def _heads(body: _Body, joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values as views. [T, 3 W + ..] -> [T, H, D] each"""
-    width = body.blocks[0].attention_out.in_features
-    q, k, v = joint[:, : 3 * width].unflatten(1, (3, body.num_heads, -1)).unbind(1)
+    width = body.num_heads * body.head_width
+    q, k, v = torch.unflatten(joint[:, : 3 * width], 1, (3, body.num_heads, -1)).unbind(1)
     return q, k, v
 
 
@@ -408,7 +411,7 @@ def _norm_gradient(
 def _finish_heads(joint: Tensor, group: _Group, body: _Body) -> None:
     """Queries, keys and values in place: bias and adapters added, and turned by Llama's angles. [T, 3 W + N R]"""
     outputs, narrow = joint[:, : group.num_outputs], joint[:, group.num_outputs :]
-    num_layers, head = len(group.weights), group.num_outputs // (3 * body.num_heads)
+    num_layers, head = len(group.weights), body.head_width
     cos, sin = body.rotation if body.rotation is not None else (None, None)
     if uses_kernels(joint):
         rows = FINISH_HEADS.rows
@@ -420,7 +423,7 @@ def _finish_heads(joint: Tensor, group: _Group, body: _Body) -> None:
         return
     outputs += _adapter_outputs(narrow, group)
     if cos is not None and sin is not None:
-        turned = outputs[:, : group.num_outputs // 3 * 2].unflatten(1, (-1, head))
+        turned = torch.unflatten(outputs[:, : group.num_outputs // 3 * 2], 1, (-1, head))
         one, other = turned.chunk(2, -1)
         turned.copy_(torch.cat([one * cos - other * sin, other * cos + one * sin], -1))
 
@@ -430,7 +433,7 @@ def _heads_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the projections side by side, with room for the narrow ones, and of `up`. -> [T, 3 W + N R]"""
     d_joint = torch.empty_like(joint)
-    num, num_layers, head = len(joint), len(group.weights), group.num_outputs // (3 * body.num_heads)
+    num, num_layers, head = len(joint), len(group.weights), body.head_width
     cos, sin = body.rotation if body.rotation is not None else (None, None)
     if uses_kernels(joint):
         rows = HEADS_GRADIENT.rows
@@ -444,7 +447,7 @@ def _heads_gradient(
     outputs = d_joint[:, : group.num_outputs]
     outputs.copy_(torch.cat(d_heads, 1))
     if cos is not None and sin is not None:
-        turned = outputs[:, : group.num_outputs // 3 * 2].unflatten(1, (-1, head))
+        turned = torch.unflatten(outputs[:, : group.num_outputs // 3 * 2], 1, (-1, head))
         one, other = turned.chunk(2, -1)
         turned.copy_(torch.cat([one * cos + other * sin, other * cos - one * sin], -1))
     return d_joint, _up_gradient(outputs, joint[:, group.num_outputs :], num_layers)
@@ -501,7 +504,7 @@ def _per_chunk(num_positions: int, rows: int) -> int:
 
 def _inner_values(inner: Tensor, group: _Group) -> Tensor:
     outputs, narrow = inner[:, : group.num_outputs], inner[:, group.num_outputs :]
-    return (outputs + _adapter_outputs(narrow, group)).unflatten(1, (len(group.weights), -1))
+    return torch.unflatten(outputs + _adapter_outputs(narrow, group), 1, (len(group.weights), -1))
 
 
 def _activation(inner: Tensor) -> Tensor:
