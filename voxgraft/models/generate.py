@@ -421,7 +421,7 @@ class DecodeGraph:
         state.begin(model.spec)
         self._once(model)
         torch.cuda.synchronize()
-        self._graph, _ = capture_graph(lambda: [self._once(model) for _ in range(CODES_PER_CHECK)])
+        self._graph, _ = capture_graph(lambda: self._run_steps(model))
 
     def set(self, sampling: SamplingParams) -> None:
         """The numbers by which codes are drawn from now on."""
@@ -438,6 +438,10 @@ class DecodeGraph:
     def advance(self) -> None:
         """`CODES_PER_CHECK` more codes of every stream, with the noise that is in `noise`."""
         self._graph.replay()
+
+    def _run_steps(self, model: SpeechModel) -> None:
+        for _ in range(CODES_PER_CHECK):
+            self._once(model)
 
     def _once(self, model: SpeechModel) -> None:
         """One step: sample a code of every stream from the logits, feed it, and get the next logits."""

@@ -282,7 +282,7 @@ def _attend_row_lengths(q: Tensor, k: Tensor, v: Tensor, keys: KeyMask) -> Tenso
     out: Tensor = torch.ops.aten._flash_attention_forward(
         *flat, keys.starts, keys.starts, longest, longest, 0.0, False, False, seqused_k=keys.lengths
     )[0]
-    return out.unflatten(0, (rows, longest))
+    return out.view(rows, longest, *out.shape[1:])
 
 
 @cache
@@ -296,7 +296,7 @@ def supports_row_lengths(device: torch.device, dtype: torch.dtype, width: int) -
     q, k, v = torch.empty(3, 2, 96, 2, width, device=device, dtype=dtype).normal_(generator=draw).unbind()
     keys = build_key_mask(torch.arange(96, device=device) < torch.tensor([[96], [37]], device=device))
     mask = keys.is_frame[:, None, None]
-    expected = F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in (q, k, v)), attn_mask=mask)
+    expected = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
     try:
         found = _attend_row_lengths(q, k, v, keys)
     except (RuntimeError, TypeError):
@@ -418,6 +418,12 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> Tensor:
     """Every position sees its own sequence up to itself. [T, H, D] each, work lists -> [T, H, D]"""
     out: Tensor = _tiled_attention_op(q, k, v, tiles)[0]
     return out
+
+
+def tiled_attention_with_totals(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and what its gradients need: the binary logarithm of each row's sum of weights. [T, H, D], [H, T]"""
+    out, log_total = _tiled_attention_op(q, k, v, tiles)
+    return out, log_total
 
 
 def build_tile_list(lengths: NDArray[np.int64], tile: int, *, from_end: bool = False) -> NDArray[np.int64]:

@@ -256,7 +256,7 @@ def rotate_pairs(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 
     A pair is a complex number and its rotation a product with one, so that three kernels do it.
     """
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * torch.complex(*rotary)[:, None, None]).flatten(-2).to(x.dtype)
 
 
