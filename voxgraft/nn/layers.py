@@ -1,4 +1,4 @@
-"""Small parts that several models share: layers, empty initialisation, chunked losses, helpers for tensors."""
+"""Small parts that several models share: layers, empty initialization, chunked losses, helpers for tensors."""
 
 from __future__ import annotations
 

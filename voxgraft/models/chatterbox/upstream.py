@@ -74,7 +74,7 @@ _MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which support
 
 The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on. The new
 language is spoken by {merged}/, with the analyzer off: it watches three heads that were chosen for the old languages.
-Its text is normalised as in training, by the package voxgraft_text next to this file.
+Its text is normalized as in training, by the package voxgraft_text next to this file.
 """
 
 import hashlib
@@ -133,7 +133,7 @@ _ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which supports onl
     model = load(LANGUAGE)
     wav = model.generate("...", audio_prompt_path="voice.wav")
 
-English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalised as in
+English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalized as in
 training, by the package voxgraft_text next to this file, and gets its tag.
 """
 
@@ -306,7 +306,7 @@ class CompanionVocoder(Vocoder):
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
-        return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+        return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
     def sound(
         self,
