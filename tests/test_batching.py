@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from tests.support.synthesis import made_graft, settings_of
+from voxgraft.core.errors import GraftError
 from voxgraft.models import get_family
-from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
+from voxgraft.nn.adapter import LoraLayer, adapter_state, add_adapter, load_adapter_state
 from voxgraft.synthesis.batching import DecodeBatch, DecodeRow, RowLoraLayer, join_adapters
 from voxgraft.synthesis.command import build_request, plan_utterance
 from voxgraft.synthesis.engine import (
@@ -141,6 +143,41 @@ def test_a_row_without_an_adapter_has_the_bits_of_the_base(speakers: SynthesisMo
             assert torch.equal(found[3::4], expected[3::4]), "this layer has no adapter of the other model"
             torch.testing.assert_close(found[1::4], own(x)[1::4])
             assert not torch.equal(found[1::4], expected[1::4])
+
+
+def test_adapters_of_several_models_beside_one_layer_act_in_their_own_rows_alone(speakers: SynthesisModels) -> None:
+    models = [speakers.context.model() for _ in range(3)]
+    names = models[0].adapter_layers()[:2]
+    for seed, model in enumerate(models):
+        if seed == 1:
+            continue  # it has an adapter beside the second layer only
+        add_adapter(model, names, rank=2 + seed, alpha=3 + seed, seed=seed)
+        load_adapter_state(model, {key: torch.full_like(value, 0.3) for key, value in adapter_state(model).items()})
+    add_adapter(models[1], names[1:], rank=1, alpha=5, seed=1)
+    load_adapter_state(models[1], {key: torch.full_like(value, 0.2) for key, value in adapter_state(models[1]).items()})
+    joined, choice = join_adapters(models)
+    numbers = torch.tensor([1, 2, 3, 0, 3, 2, 1, 0])
+    choice.choose(numbers)
+    for name in names:
+        layer = joined.get_submodule(name)
+        assert isinstance(layer, RowLoraLayer)
+        x = torch.randn(8, layer.down.shape[1], generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            found = layer(x)
+            for number, model in enumerate(models, 1):
+                own = model.get_submodule(name)
+                if isinstance(own, LoraLayer):
+                    own.gate.on = True
+                torch.testing.assert_close(found[numbers == number], own(x)[numbers == number])
+
+
+def test_adapters_of_models_that_do_not_share_their_base_are_refused(speakers: SynthesisModels) -> None:
+    models = [speakers.context.model(), copy.deepcopy(speakers.context.model())]
+    for model in models:
+        add_adapter(model, model.adapter_layers()[:1], rank=1, alpha=1, seed=0)
+    with pytest.raises(GraftError) as refused:
+        join_adapters(models)
+    assert refused.value.code == "adapter-mismatch"
 
 
 def test_the_batch_grows_with_its_rows_and_positions_and_keeps_what_it_holds(speakers: SynthesisModels) -> None:

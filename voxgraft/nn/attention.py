@@ -367,6 +367,12 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> Tensor:
     return out
 
 
+def tiled_attention_with_totals(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and what its gradients need: the binary logarithm of each row's sum of weights. [T, H, D], [H, T]"""
+    out, log_total = _tiled_attention_op(q, k, v, tiles)
+    return out, log_total
+
+
 def build_tile_list(lengths: NDArray[np.int64], tile: int, *, from_end: bool = False) -> NDArray[np.int64]:
     """A tile of queries works through the rows before it, one of keys through those after it (`from_end`). [N, 3]"""
     counts = -(-lengths // tile)  # tiles of each sequence; no tile crosses from one into the next

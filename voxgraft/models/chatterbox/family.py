@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, read_json, require_folder
@@ -494,9 +496,10 @@ class Chatterbox(Family):
         return T3ClipEncoder.load(files.folder, model.device)
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (one strength of emotion for all)
-        from voxgraft.models.chatterbox.encoder import build_t3_condition
+        from voxgraft.models.chatterbox.model import T3Condition
 
-        return build_t3_condition(prompt)
+        # With the published strength of emotion.
+        return T3Condition(np.asarray(prompt.voice["speaker"]), np.asarray(prompt.voice["prompt"]))
 
     def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
         condition = super().apply_style(condition, replace(manner, exaggeration=None))

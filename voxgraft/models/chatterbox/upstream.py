@@ -33,6 +33,7 @@ from voxgraft.models.base import (
     UpstreamFolder,
     UpstreamProgram,
     Vocoder,
+    compare_likeliest_codes,
     find_side_files,
     require_a_voice_each,
     require_exact_tensors,
@@ -188,6 +189,7 @@ class ChatterboxProgram(UpstreamProgram):
 
     title: ClassVar[str] = "chatterbox-tts 0.1.7"
     can_drop_in: ClassVar[bool] = True
+    companion_takes_codes: ClassVar[bool] = True
     unmixed_languages: ClassVar[frozenset[str]] = frozenset({"zh", "ja"})
 
     def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
@@ -220,8 +222,9 @@ class ChatterboxProgram(UpstreamProgram):
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for both programs)
         return _TEXT_STEP_SOURCE, {}
 
-    def compare(
+    def compare_with(
         self,
+        companion: CompanionProcess,
         files: BaseFiles,
         model: SpeechModel,
         vocoder: Vocoder,
@@ -230,21 +233,11 @@ class ChatterboxProgram(UpstreamProgram):
         text_ids: Sequence[int],
         codes: Sequence[int],
     ) -> dict[str, tuple[str, bool]]:
-        environment = find_environment("chatterbox")
-        if environment is None or not isinstance(vocoder, S3GenVocoder):
-            why = "not compared: there is no companion (`voxgraft companion chatterbox`)"
-            return {"original program": (why, True)}
-        companion = environment.companion()
-        try:
-            versions = companion.hello().get("versions", {})
-            name = ", ".join(f"{package} {version}" for package, version in list(versions.items())[:2])
-            return {
-                "original program": (name, True),
-                "codes": compare_codes(companion, files, model, condition, text_ids, codes),
-                "mel": compare_mels(companion, vocoder, voice, codes),
-            }
-        finally:
-            companion.close()
+        assert isinstance(vocoder, S3GenVocoder)
+        return {
+            "codes": compare_codes(companion, files, model, condition, text_ids, codes),
+            "mel": compare_mels(companion, vocoder, voice, codes),
+        }
 
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
         english = is_english_release(files)
@@ -374,8 +367,6 @@ def _read_conditions(path: Path) -> None:
 
 # Of the mel, in nepers. Rounding alone stays below a hundredth of it in float32, and mistakes are above a tenth.
 MAX_MEL_DIFFERENCE = 0.02
-# Positions at which both programs find the same code likeliest. With half precision, near ties may fall either way.
-MIN_EQUAL_SHARE = 0.95
 
 
 def compare_codes(
@@ -398,10 +389,7 @@ def compare_codes(
     upstream_logits = companion.ask("logits", arrays, t3=path, emotion=float(condition.emotion))["logits"]
     (latents,) = compute_speech_latents(model, [text_ids], [condition], [codes])
     own_logits = model.speech_logits(latents).float().cpu().numpy()
-    equal, total = int((own_logits.argmax(-1) == upstream_logits.argmax(-1)).sum()), len(own_logits)
-    difference = np.abs(own_logits - upstream_logits).max()
-    message = f"{equal} of {total} likeliest codes are equal; scores differ by up to {difference:.1g}"
-    return message, equal >= MIN_EQUAL_SHARE * total
+    return compare_likeliest_codes(own_logits, upstream_logits)
 
 
 def compare_mels(

@@ -37,16 +37,12 @@ GPT_HEAD_WIDTH, MIN_GPT_HEADS = 64, 4
 # Text rows at and below this id are the special ones that every text begins with.
 TEXT_START_ID, TEXT_STOP_ID = 261, 0
 
-GPT_PREFIX = "gpt."
 DECODER_PREFIX = "hifigan_decoder."
 VOCODER_PREFIX = "hifigan_decoder.waveform_decoder."
 SPEAKER_ENCODER_PREFIX = "hifigan_decoder.speaker_encoder."
 MEL_STATS_NAME = "mel_stats"
 # Counts the batches that a batch norm was trained on; whole numbers, and of no use after training.
 COUNTER_SUFFIX = ".num_batches_tracked"
-# What a trainer of the original program puts before all names, and its own parts beside the model.
-TRAINER_PREFIX = "xtts."
-TRAINER_PARTS = ("torch_mel_spectrogram_style_encoder.", "torch_mel_spectrogram_dvae.", "dvae.")
 # Second names that version 1 files hold.
 ALIAS_PREFIXES = ("gpt.gpt_inference.", "gpt.gpt.wte.")
 
