@@ -5,7 +5,9 @@ Preparing, training, speaking and export all come through here. It knows no tens
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -701,6 +703,24 @@ def require_finite_array(values: NDArray[Any], shape: tuple[int, ...], what: str
     if wrong:
         found = f"{what} with {wrong:,} of {array.size:,} numbers not finite"
         raise GraftError("condition-form", found, expected="finite numbers")
+
+
+def read_dimension(shapes: Mapping[str, Shape], name: str, axis: int, published: int) -> int:
+    """One side of a tensor; the published one where there is no such tensor, which is then found missing."""
+    shape = shapes.get(name, ())
+    return shape[axis] if axis < len(shape) else published
+
+
+def read_common_side(shapes: Mapping[str, Shape], endings: tuple[str, ...], published: int) -> int:
+    """The first side that most tensors with such names have: one damaged tensor does not make all others look wrong."""
+    sides = Counter(shape[0] for name, shape in shapes.items() if name.endswith(endings) and shape)
+    return sides.most_common(1)[0][0] if sides else published
+
+
+def count_layers(shapes: Mapping[str, Shape], layer: re.Pattern[str]) -> int:
+    """Layers up to the last one that exists, so that a missing one before it is noticed. `layer` finds the number."""
+    numbers = {int(match[1]) for match in map(layer.match, shapes) if match}
+    return max((number + 1 for number in numbers if number < len(shapes)), default=0)
 
 
 MAX_LISTED_DIFFERENCES = 6
