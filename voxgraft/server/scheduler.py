@@ -366,4 +366,4 @@ def _own_stream(device: str) -> AbstractContextManager[Any]:
         return nullcontext()
     import torch
 
-    return torch.cuda.stream(torch.cuda.Stream(device))
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]

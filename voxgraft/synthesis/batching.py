@@ -428,7 +428,8 @@ def _join_layers(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor, Tensor]:
         else:
             assert isinstance(layer, nn.Linear | TransposedLinear)
             ups.append(first.up.new_zeros(layer.out_features, 0))
-    return torch.cat(downs), torch.block_diag(*ups), torch.cat(scales, 1)
+    joined: Tensor = torch.block_diag(*ups)  # type: ignore[no-untyped-call]
+    return torch.cat(downs), joined, torch.cat(scales, 1)
 
 
 @torch.no_grad()

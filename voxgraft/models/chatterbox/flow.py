@@ -505,7 +505,7 @@ class UNetAttention(FusableModule):
                 linear(x).unflatten(-1, (-1, self.head_width)) for linear in (self.to_q, self.to_k, self.to_v)
             )
         else:
-            query, key, value = F.linear(x, self.to_qkv).unflatten(-1, (3, -1, self.head_width)).unbind(2)
+            query, key, value = F.linear(x, self.to_qkv).view(*x.shape[:2], 3, -1, self.head_width).unbind(2)
         context = attend_frames(query, key, value, keys)  # [B, T, H, D]
         out: Tensor = self.to_out(context.flatten(2))
         return out
