@@ -132,7 +132,7 @@ def test_captures_beside_a_thread_that_waits_for_the_device_succeed() -> None:
         return x
 
     def waits() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             while not ended.is_set():
                 with CAPTURE_LOCK.work():
                     compute()

@@ -367,7 +367,7 @@ def test_decode_graphs_are_captured_while_no_sound_is_made_and_one_that_fails_en
         def __init__(self, function: Any) -> None:
             self.replay = function
 
-    def capture(function: Any, pool: Any = None) -> tuple[Any, None]:  # noqa: ARG001
+    def capture(function: Any, pool: Any = None) -> tuple[Any, None]:
         with CAPTURE_LOCK.capture():
             beside.append(len(sounding))
             time.sleep(0.02)

@@ -195,9 +195,10 @@ def iter_modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 class CaptureLock:
     """Threads work on a device side by side; one that captures a graph waits until all others pause.
 
-    In every capture mode, a call of another thread that waits for the whole device fails and ends the capture. Libraries
-    make such calls when they are first used, and the allocator when memory runs out. Captures of one process take turns:
-    torch has one stream for them, and the memory of an old graph must not be freed while a new one is captured.
+    In every capture mode, a call of another thread that waits for the whole device fails and ends the capture.
+    Libraries make such calls when they are first used, and the allocator when memory runs out. Captures of one process
+    take turns: torch has one stream for them, and the memory of an old graph must not be freed while a new one is
+    captured.
     """
 
     def __init__(self) -> None:
@@ -347,13 +348,16 @@ class _CapturedSolver:
 
 
 class SolverGraphs:
-    """The captured solvers of one model, by the shapes of what they are given."""
+    """The captured solvers of one model, by the shapes of what they are given.
 
-    def __init__(self) -> None:
+    With `beside`, they share the memory of another model's: only if no two threads use the two.
+    """
+
+    def __init__(self, beside: SolverGraphs | None = None) -> None:
         self._graphs: dict[Hashable, _CapturedSolver] = {}
         self._seen: set[Hashable] = set()
         self._rounded: tuple[Hashable, nn.Module] | None = None
-        self._pool: Any = None
+        self._pools: list[Any] = [] if beside is None else beside._pools  # one, once there are graphs
         self.refusal = ""
         """Why nothing is captured any more; empty while graphs are used."""
         self.num_replays = 0
@@ -401,7 +405,6 @@ class SolverGraphs:
             self.refusal = str(failure).partition("\n")[0]
         if self.refusal:
             self._graphs.clear()
-            self._pool = None
             warnings.warn(f"CUDA graphs of a solver are off: {self.refusal}", RuntimeWarning, stacklevel=2)
             return found
         while len(self._graphs) >= MAX_GRAPHS:
@@ -412,8 +415,8 @@ class SolverGraphs:
     def _capture(self, solve: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> _CapturedSolver:
         with torch.inference_mode(False):  # else they could not be written to outside of it
             own = tuple(one.clone() for one in inputs)
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+        if not self._pools:
+            self._pools.append(torch.cuda.graph_pool_handle())
         before = 0
 
         def measured() -> Tensor:
@@ -423,6 +426,6 @@ class SolverGraphs:
             return solve(*own)
 
         # One pool for all of them: replays run one after another, and each output is copied before the next.
-        graph, output = capture_graph(measured, self._pool)
+        graph, output = capture_graph(measured, self._pools[0])
         self.num_bytes += torch.cuda.memory_reserved() - before
         return _CapturedSolver(graph, own, output)
