@@ -179,7 +179,7 @@ def _bar_line(project: str, words: str, seconds: str, share: float | None, job: 
     buttons = action_button("open", "Open", label=f"Open {project}", project=project)
     if job:
         buttons += action_button("stop", "Stop", label=f"Stop {project}", project=project, job=job)
-    since = f"<small>{escape(seconds)}</small>" if seconds else ""
+    since = f"<small>for {escape(seconds)}</small>" if seconds else ""
     named = f"<strong>{escape(project)}</strong><span>{escape(words)}</span>"
     return f'<div class="vg-job">{named}{meter}{since}{buttons}</div>'
 

@@ -176,7 +176,7 @@ def _add_advanced(context: PageContext, form: CommandForm) -> None:
             form.add("base", sought=FOLDER_PATHS)
         with gr.Row():
             form.add("output", sought=FOLDER_PATHS, info="NAME.wav for one file with everything, else a folder. "
-                     "Empty: a new folder in the project.")  # fmt: skip
+                     "Empty: a new folder in the run.")  # fmt: skip
             form.add("codes", sought=PathFilter(endings=(".json", ".npy")))
             for key in ("family", "device", "precision"):
                 form.add(key)
@@ -234,8 +234,13 @@ def run_base_languages(folder: Path) -> tuple[str, ...]:
     family, base = run_family(folder), run_base_folder(folder)
     with contextlib.suppress(VoxgraftError):
         if family is not None and base is not None:
-            return _read_base_languages(family, base, file_stamp(family.files(base).tokenizer))
+            return read_base_languages(family, base)
     return ()
+
+
+def read_base_languages(family: Family, base: Path) -> tuple[str, ...]:
+    """The languages that a base speaks, by its tokenizer."""
+    return _read_base_languages(family, base, file_stamp(family.files(base).tokenizer))
 
 
 @lru_cache(maxsize=16)
