@@ -32,6 +32,15 @@ from voxgraft.ui.tabs.speak import read_base_languages
 BUILT_IN_BASE = "tiny"
 _LANGUAGE_CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 _SUBTITLE_LANGUAGE = re.compile(r"[._-]([A-Za-z]{2,3})\.(?:srt|vtt)$")
+# The button that had the focus is replaced by the list of files, two tab stops each: the next field gets it.
+FOCUS_LANGUAGE_JS = """() => {
+  setTimeout(() => {
+    if (document.activeElement === document.body) {
+      document.querySelector("#new-language textarea, #new-language input")?.focus({ preventScroll: true });
+    }
+  }, 300);
+  return [];
+}"""
 DEMO_NAME, DEMO_LANGUAGE, DEMO_FOLDER = "demo", "am", "recordings"
 
 
@@ -100,6 +109,7 @@ def build_new_run(context: PageContext) -> None:
         [preview],
         trigger_mode="always_last",
     )
+    files.upload(None, None, None, js=FOCUS_LANGUAGE_JS, api_visibility="private", show_progress="hidden")
     edits = [files.change, folder.change, language.input, base.input, name.input, steps.input]
     context.wire(edits, _shorten_error, [state, files, folder, language, base], [state], trigger_mode="always_last")
 
