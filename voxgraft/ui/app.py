@@ -66,6 +66,7 @@ TAB_TO_URL_JS = """() => {
   window.history.pushState(null, "", address);
   return [];
 }"""
+PROJECT_FROM_URL_JS = """() => [new URLSearchParams(window.location.search).get("project") || ""]"""
 TAB_FROM_URL_JS = """() => [new URLSearchParams(window.voxgraftAsked).get("tab") || ""]"""
 
 
@@ -246,6 +247,8 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
     opened = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
     context.opener = outputs = [context.project, chooser, opened]
     context.wire([chooser.input], context.open_project, [chooser], outputs)
+    asked, button = gr.Textbox(visible="hidden"), gr.Button(visible="hidden", elem_id="open-asked")
+    context.wire([button.click], context.open_project, [asked], outputs, js=PROJECT_FROM_URL_JS)
     context.project.change(
         None,
         [context.project],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voxgraft.cli.app import COMMAND_LINE_ORIGIN
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.results import EXIT_BAD_INPUT, format_duration
+from voxgraft.core.results import EXIT_BAD_INPUT, format_duration, pluralize
 from voxgraft.ui.jobs import UiJob
 
 if TYPE_CHECKING:
@@ -216,11 +216,19 @@ def findings_html(result: Mapping[str, Any], verb: str = "") -> str:
     return "".join(shown)
 
 
-def warnings_html(job: UiJob) -> str:
-    """What a job has warned of before its work began, such as the findings of a check; one line each, which unfolds."""
+def warnings_html(job: UiJob, *, is_folded: bool = False) -> str:
+    """What a job has warned of before its work began, such as the findings of a check; one line each, which unfolds.
+
+    With `is_folded` their number is the one line: what was made comes first then.
+    """
     warnings = [item for item in logged_findings(job.head())[::-1] if item["level"] == "warning"]
     kinds = {item["code"]: item for item in warnings}.values()
-    return "".join(finding_html(item, job.verb, is_brief=True) for item in kinds)
+    shown = "".join(finding_html(item, job.verb, is_brief=True) for item in kinds)
+    return (
+        f"<details><summary>{pluralize(len(kinds), 'warning')}</summary>{shown}</details>"
+        if shown and is_folded
+        else shown
+    )
 
 
 def split_commands(output: str) -> tuple[str, str]:
@@ -264,7 +272,7 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
         problems = [f"<details><summary>What failed then</summary>{''.join(problems)}</details>"]
     parts += problems
     if verb in ("go", "train") and state not in ("failed", "lost"):
-        parts.append(warnings_html(job))
+        parts.append(warnings_html(job, is_folded=state == "done"))
     if not is_json and (output := job.tail("out.txt").strip()):
         named = escape(title)
         shown, typed = split_commands(output)

@@ -31,7 +31,7 @@ LIST_SECONDS = 15.0
 JOURNAL_HEAD_BYTES, JOURNAL_TAIL_BYTES = 16 << 10, 96 << 10
 MAX_LOG_SCAN_BYTES = 8 << 20
 # Step lines that are needed for a pace; the first ones are slower than the rest.
-MIN_TIMED_LINES = 5
+MIN_TIMED_LINES = 3
 _STAGE_LINE = re.compile(rf"^({'|'.join(PIPELINE_STAGES)}): ({STAGE_STARTING}|{STAGE_SKIPPED}): (.*)$", re.MULTILINE)
 
 

@@ -169,7 +169,7 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         said += _scored_step_html(place, scores)
         word = str(scores["retention"]["word"])
         kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
-        said += note_html(f"old languages, base speech logits with and without the graft: {word}", kind)
+        said += note_html(f"old languages: speech logits of the base with and without the graft are {word}", kind)
         judged = ""
         for given in scores["checklist"]:
             texts = [str(given[key]) for key in ("name", "question", "answer", "found")]

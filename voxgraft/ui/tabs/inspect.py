@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 
 from voxgraft.pipeline.stages import STAGE_STARTING
-from voxgraft.ui.commands import find_grown_tokenizer, run_base_folder, run_dataset_folder, run_language
+from voxgraft.ui.commands import find_grown_tokenizer, run_base_word, run_dataset_folder, run_language
 from voxgraft.ui.files import (
     CHECKPOINT_PATHS,
     CONFIG_PATHS,
@@ -214,7 +214,7 @@ def build_diagnose_tab(context: PageContext) -> None:
                 default=lambda project: project,
                 info="A file (.safetensors, .pt, .pth), a folder with one, or a run. Large ones: copy them here.",
             )
-            form.add("base", sought=FOLDER_PATHS, default=run_base_folder)
+            form.add("base", sought=FOLDER_PATHS, default=run_base_word)
             form.add("tokenizer", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
             form.add("language", default=run_language)
         with gr.Row():

@@ -24,6 +24,7 @@ from voxgraft.ui.commands import (
     format_command,
     load_run_settings,
     run_base_folder,
+    run_base_word,
     run_command_in_process,
     run_dataset_folder,
     run_language,
@@ -67,9 +68,9 @@ def build_model_tab(context: PageContext) -> None:
         context.on_change(lambda project: [_inventory_html(context, project)], [shown], slow=True)
 
     def list_bases(project: str) -> list[Any]:
-        now = run_base_folder(context.project_folder(project))
+        now = run_base_word(context.project_folder(project))
         known = [context.roots.short(path) for path in find_bases(context.roots)]
-        value = context.roots.short(now.resolve()) if now is not None else None
+        value = context.roots.short(now.resolve()) if isinstance(now, Path) else now
         return [gr.update(choices=[("the built-in tiny base", "tiny"), *known], value=value)]
 
     def use_base(project: str, name: str | None) -> list[Any]:
@@ -122,7 +123,7 @@ def build_model_tab(context: PageContext) -> None:
         with gr.Row():
             form.add("texts", sought=TEXT_PATHS, default=default_texts)
             form.add("tokenizer.pieces")
-            form.add("rows.init")
+            form.add("rows.init", label="Initial values of new rows")
         with gr.Accordion("More", open=False):
             form.add_all(("tokenizer.min_count", "tokenizer.max_piece_characters", "rows.noise", "rows.seed"))
             with gr.Row():

@@ -84,7 +84,7 @@ def build_speak_tab(context: PageContext) -> None:
         form.add("language", default=run_language)
         form.add(
             "voice", sought=VOICE_PATHS, options=lambda project: voice_choices(context, project),
-            info="Only voices that this base can use. Empty: its first voice, or one of the run.",
+            info="Only voices that this base can use. Automatic: its first voice, or one of the run.",
         )  # fmt: skip
         form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Model: a run")
         form.add("seed")
@@ -304,7 +304,7 @@ def voice_player_html(context: PageContext, project: str, name: str | None) -> s
         return audio_cards_html([audio_file_html(context, path, "Voice", path.name)])
     path = _voice_sample(folder, chosen)
     if not file_stamp(path):
-        return note_html(f"“{chosen}” is a voice of the base. Press the button to play it.")
+        return note_html(f"“{chosen}” is a voice of the base. Press “Play this voice” to hear it.")
     return audio_cards_html([audio_file_html(context, path, "Voice", f"{chosen}, spoken by the base")])
 
 
