@@ -34,7 +34,7 @@ from voxgraft.text.spans import closing_codes
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """The text of one subtitle and its times in seconds."""
+    """The text of one subtitle and its times in seconds; behind `cut_segments`, that of a clip."""
 
     start: float
     end: float

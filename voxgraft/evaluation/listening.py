@@ -243,15 +243,12 @@ def _build_test(
         text = {"id": name, "language": pair.sentence.language, "text": pair.sentence.text}
         a, b = pair.waves[sides[index]], pair.waves[1 - sides[index]]
         sounds = {"a": a, "b": b, **({} if pair.original is None else {"original": pair.original})}
-        shown.append({**text, **{side: _sound_url(wave, pair.rate) for side, wave in sounds.items()}})
+        files = {side: base64.b64encode(encode_audio(wave, pair.rate)).decode() for side, wave in sounds.items()}
+        shown.append({**text, **{side: f"data:audio/wav;base64,{file}" for side, file in files.items()}})
         keyed.append({**text, "a": systems[sides[index]], "b": systems[1 - sides[index]]})
     test = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
     key = {"format": KEY_FORMAT, "test": test, "seed": secret, "systems": list(systems), "pairs": keyed}
     return {"test": test, "format": ANSWERS_FORMAT, "pairs": shown}, key
-
-
-def _sound_url(wave: Wave, rate: int) -> str:
-    return f"data:audio/wav;base64,{base64.b64encode(encode_audio(wave, rate)).decode()}"
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -289,9 +286,9 @@ class Preference:
         return {**counts, **share, "method": self.method, "p_value": self.p_value}
 
 
-def binomial_interval(wins: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def binomial_interval(wins: int, count: int) -> tuple[float, float]:
     """The exact (Clopper-Pearson) interval of a share."""
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
 
     def at_least(share: float) -> float:
         return math.fsum(_binomial_terms(count, share)[wins:])

@@ -424,10 +424,10 @@ def list_hub_files(repository: str, revision: str | None = None) -> dict[str, tu
     return files
 
 
-def download_hub_file(repository: str, name: str, folder: Path, revision: str | None = None) -> Path:
+def download_hub_file(repository: str, name: str, folder: Path) -> Path:
     """One file into a folder, under its own name; what was fetched of it before is not fetched again."""
     with _hub_client("fetch", f"{repository} {name}") as hub:
-        return Path(hub.hf_hub_download(parse_hub_repository(repository), name, revision=revision, local_dir=folder))
+        return Path(hub.hf_hub_download(parse_hub_repository(repository), name, local_dir=folder))
 
 
 @contextmanager

@@ -283,8 +283,10 @@ def _speak(
     condition, voice = voices.condition(first.voice), first.voice.clip
     original: dict[str, Any] = {}
     try:
-        upstream = family.upstream()
-        compared = upstream.compare(speakers.context.files, model, vocoder, voice, condition, piece.ids, piece.codes)
+        compared = family.upstream().compare(
+            family.name, files=speakers.context.files, model=model, vocoder=vocoder,
+            voice=voice, condition=condition, text_ids=piece.ids, codes=piece.codes,
+        )  # fmt: skip
         for what, (message, agrees) in compared.items():
             original[what] = message
             if not agrees:

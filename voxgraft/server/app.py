@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from voxgraft.audio.encode import AUDIO_TYPES, MAX_SPEED, MIN_SPEED, AudioEncoder
+from voxgraft.audio.files import AUDIO_TYPES, MAX_SPEED, MIN_SPEED, AudioEncoder
 from voxgraft.config.commands import ServeSettings, SpeakSettings
 from voxgraft.config.run import MAX_SEED
 from voxgraft.core.errors import VoxgraftError

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.encode import AudioEncoder
-from voxgraft.audio.files import encode_audio
+from voxgraft.audio.files import AudioEncoder, encode_audio
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, TextError, finding

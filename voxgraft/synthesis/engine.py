@@ -36,6 +36,7 @@ from voxgraft.models.speech_model import (
     iter_model_tensors,
     list_base_parameters,
     load_model,
+    require_same_backbone,
 )
 from voxgraft.nn.adapter import Gate, add_adapter, load_adapter_state
 from voxgraft.nn.decode import SamplingParams
@@ -314,18 +315,7 @@ def _load_trained_parts(
             model.set_submodule(name, to_plain_layer(grown))
     if has_body:
         body = list_base_parameters(model, freeze_base(model))
-        found_shapes, expected_shapes = (
-            {name: tuple(value.shape) for name, value in part.items()} for part in (groups["body"], body)
-        )
-        if found_shapes != expected_shapes:
-            wrong = sorted(
-                name
-                for name in found_shapes.keys() | expected_shapes.keys()
-                if found_shapes.get(name) != expected_shapes.get(name)
-            )
-            raise CheckpointError(
-                "step-parts", f"the backbone differs in {', '.join(wrong[:5])}", expected="the same backbone"
-            )
+        require_same_backbone(groups["body"], body)
         with torch.no_grad():
             for name, value in body.items():
                 value.copy_(groups["body"][name])

@@ -67,7 +67,6 @@ class TokenizerCoverage:
     characters: int
     tokens: int
     unknown: int
-    sentences_with_unknown: int
     unknown_characters: int
     """One unknown token can replace many characters in a row, so these are counted on their own."""
 
@@ -299,7 +298,7 @@ def _compare_tokenizers(
 
 def measure_coverage(tokenizer: Tokenizer, new: NewLanguageText) -> tuple[TokenizerCoverage, Counter[str]]:
     """How a tokenizer encodes the new language, and the characters that it cannot encode."""
-    tokens = unknown = characters = touched = 0
+    tokens = unknown = characters = 0
     missing: Counter[str] = Counter()
     with progress.progress_task(f"encoding the new language with {tokenizer.path.name}", len(new.sentences)) as advance:
         for sentence in new.sentences:
@@ -309,10 +308,9 @@ def measure_coverage(tokenizer: Tokenizer, new: NewLanguageText) -> tuple[Tokeni
             tokens += len(ids)
             if tokenizer.unknown_id in ids:
                 unknown += ids.count(tokenizer.unknown_id)
-                touched += 1
                 missing.update(tokenizer.unknown_text(prepared))
             advance(1)
-    return TokenizerCoverage(len(new.sentences), characters, tokens, unknown, touched, missing.total()), missing
+    return TokenizerCoverage(len(new.sentences), characters, tokens, unknown, missing.total()), missing
 
 
 def find_unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewLanguageText) -> tuple[str, ...]:

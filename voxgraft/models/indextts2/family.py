@@ -17,9 +17,7 @@ from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Findin
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.models import (
     find_files_by_content,
-    find_matching_tokenizer,
     refuse_lookalike_files,
-    scan_checkpoint,
     scan_folder,
 )
 from voxgraft.models.base import (
@@ -177,16 +175,6 @@ class IndexTTS2(Family):
             return BaseFiles(folder, *find_files_by_content(self, folder, error), config)
         refuse_lookalike_files(self, *found)
         return BaseFiles(folder, *found, config)
-
-    def find_tokenizer(self, checkpoint: Path) -> Path:
-        """The one that the config names; for a checkpoint beside several others, the one that fits its rows."""
-        try:
-            return super().find_tokenizer(checkpoint)
-        except FileError:
-            seen = scan_checkpoint(checkpoint)
-            if not self.matches_tensors(seen.shapes):
-                raise
-            return find_matching_tokenizer(self, seen)
 
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
         return IndexTTS2TextFrontend()

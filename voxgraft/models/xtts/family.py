@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError, FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.models import (
     find_files_by_content,
-    find_matching_tokenizer,
     refuse_lookalike_files,
     scan_checkpoint,
 )
@@ -114,16 +115,6 @@ class XTTS(Family):
         refuse_lookalike_files(self, checkpoint, tokenizer)
         return BaseFiles(folder, checkpoint, tokenizer, config)
 
-    def find_tokenizer(self, checkpoint: Path) -> Path:
-        """The one beside it; for a checkpoint beside several others, the one that fits its rows."""
-        try:
-            return super().find_tokenizer(checkpoint)
-        except FileError:
-            seen = scan_checkpoint(checkpoint)
-            if not self.matches_tensors(seen.shapes):
-                raise
-            return find_matching_tokenizer(self, seen)
-
     def front(self, tokenizer: Path | None = None) -> TextFrontend:
         from voxgraft.models.xtts.text import XTTSTextFrontend, list_tagged_languages
 
@@ -151,9 +142,9 @@ class XTTS(Family):
         return XTTSClipEncoder.load(files, model)
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (it knows no emotions)
-        from voxgraft.models.xtts.model import build_xtts_condition
+        from voxgraft.models.xtts.model import LATENTS_ARRAY, XTTSCondition
 
-        return build_xtts_condition(prompt)
+        return XTTSCondition(np.asarray(prompt.voice[LATENTS_ARRAY]))
 
     def vocoder(self, files: BaseFiles, device: str = "cpu", dtype: torch.dtype | None = None) -> Vocoder | None:
         from voxgraft.models.xtts.vocoder import XTTSVocoder
