@@ -201,9 +201,11 @@ def _scored_step_html(place: Path, scores: Mapping[str, Any]) -> str:
     step, run = subject.get("step"), RunFolder(place.parent.parent)
     history = journal_ends(run)
     last = history.last_step
-    words = f"these scores are of step {step:,}" if isinstance(step, int) else "these scores are of no step"
+    words = (
+        f"these scores belong to step {step:,}" if isinstance(step, int) else "these scores belong to no training step"
+    )
     if isinstance(step, int) and step == history.best_step < last:
-        words += f", the best: training went on to step {last:,}"
+        words += f", the best: training continued to step {last:,}"
     what = note_html(words)
     # What was made by hand from one saved step stays true; the scores of the run's result may not.
     is_result = subject.get("kind") == "run" and (subject.get("graft_sha256") or subject.get("checkpoint_sha256"))
@@ -211,7 +213,7 @@ def _scored_step_html(place: Path, scores: Mapping[str, Any]) -> str:
         return what
     with contextlib.suppress(VoxgraftError):
         if not are_scores_current(run, scores):
-            words = f"out of date: these scores are of step {step}, and the run has trained to step {last:,} since"
+            words = f"out of date: these scores belong to step {step}, and the run has trained to step {last:,} since"
             again = target_button(PAGE_TARGETS["evaluate", ""], "Evaluate again")
             return f'<div class="vg-note vg-warn vg-old" role="status">{escape(words)}{again}</div>'
     return what
@@ -269,10 +271,12 @@ def _comparison_html(context: PageContext, found: dict[str, Any]) -> str:
         error = format_score(measure, Score(one["error"]["value"]))
         rows.append((name, one["mode"], one["step"], error, one["worst_language"], one["logits"]))
     error = f"{measure_title(measure)}, new language"
-    columns = ("run", "way", "step", error, "old language that lost most", "logits of old ones")
+    columns = ("run", "way", "step", error, "most degraded old language", "logits of old languages")
     differing = "".join(note_html(f"different {what}: the error rates are not comparable", "warn")
                         for what in found["differing"])  # fmt: skip
-    return differing + table_html(columns, rows) + _result_image(context, found, "gain and loss of the runs")
+    return (
+        differing + table_html(columns, rows) + _result_image(context, found, "improvement and degradation of the runs")
+    )
 
 
 def _result_image(context: PageContext, found: dict[str, Any], words: str) -> str:

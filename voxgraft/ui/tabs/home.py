@@ -375,7 +375,7 @@ def _run_head_html(
     elif ahead is not None:
         words, kind = f"Next: {ahead.name} ({ahead.why}). Press Continue.", "note"
     else:
-        words = "All stages are done: Continue repeats only what you change. Listen below, or let it say something."
+        words = "All stages are done: Continue repeats only what you change. Listen below, or enter a text to speak."
         kind = "good"
     title = f"<h2>{escape(context.roots.short(folder))}</h2><p>{escape(about)}</p>"
     if error is not None and _shows_error(folder, error):
