@@ -442,7 +442,11 @@ def build_component(
 
 def dropdown_choices(leaf: SettingField, words: Sequence[str]) -> list[Any]:
     """Words to choose from; one of them is empty if the setting may be left open."""
-    return [*words] if leaf.is_list or leaf.field.is_required() else [(AUTOMATIC_LABEL, ""), *words]
+    if leaf.is_list or leaf.field.is_required():
+        return [*words]
+    # A setting with a word of its own for this has one entry for it, not two.
+    own = [word for word in words if word == "auto"]
+    return [(AUTOMATIC_LABEL, own[0] if own else ""), *(word for word in words if word not in own)]
 
 
 def component_value(leaf: SettingField, value: Any, command: CommandBuilder) -> Any:

@@ -154,7 +154,7 @@ def build_home_tab(context: PageContext) -> None:
         [context.project, text],
         [view.shown, view.button],
     )
-    context.on_change(lambda project: [spoken_html(context, project, {SAY_JOB: ""})], [said])
+    context.on_change(lambda project: [spoken_html(context, project, {SAY_JOB: "your model"})], [said])
 
     def clear_refusal(project: str, words: str | None) -> Any:
         if not (words or "").strip():
