@@ -71,6 +71,7 @@ def test_a_json_tokenizer_spells_by_its_merges_its_added_tokens_and_its_unknown_
 
 def test_a_vocabulary_with_gaps_is_read_with_its_gaps() -> None:
     document = copy.deepcopy(DOCUMENT)
+    document["model"]["vocab"] |= {"[en]": 4, "[en-gb]": 7}
     document["added_tokens"][1]["id"] = 7
     assert parsed(document).pieces == ("[UNK]", "a", "b", "ab", "[en]", None, None, "[en-gb]")
 
@@ -81,12 +82,13 @@ def test_growing_appends_the_tag_and_the_pieces_and_writes_merges_in_the_files_o
     document["model"]["merges"] = merges
     before = parsed(document)
     grown = json.loads(before.grown(additions("bpe-json", tag="[am]")))
-    assert grown["model"]["vocab"] == {"[UNK]": 0, "a": 1, "b": 2, "ab": 3, "[am]": 6, "ሀ": 7, "ለ": 8, "ሀለ": 9}
+    wanted = {"[UNK]": 0, "a": 1, "b": 2, "ab": 3, "[en]": 4, "[en-gb]": 5, "[am]": 6, "ሀ": 7, "ለ": 8, "ሀለ": 9}
+    assert grown["model"]["vocab"] == wanted
     assert grown["added_tokens"][:2] == document["added_tokens"]
     assert grown["added_tokens"][2] == {"id": 6, "content": "[am]", **dict.fromkeys(FLAGS, False)}
     assert grown["model"]["merges"] == [*merges, ["ሀ", "ለ"] if merges and merges != ["a b"] else "ሀ ለ"]
     after = parsed(grown)
-    assert after.encode("ሀለ[am] ab ሀ") == [9, 6, *before.encode("ab"), 7]
+    assert after.encode("ሀለ[am] ab ሀ[en][en-gb]") == [9, 6, *before.encode("ab"), 7, 4, 5]
     untagged = json.loads(before.grown(additions("bpe-json")))
     assert untagged["model"]["vocab"]["ሀ"] == 6
     assert untagged["added_tokens"] == document["added_tokens"]
@@ -174,7 +176,7 @@ def test_settings_that_change_no_spelling_are_taken(name: str, value: Any) -> No
 def test_the_highest_id_and_a_token_that_is_also_in_the_vocabulary_are_taken() -> None:
     document = copy.deepcopy(DOCUMENT)
     document["added_tokens"][1] = {"id": 999_999, "content": "[en-gb]", **FLAGS}
-    document["model"]["vocab"]["[en]"] = 4
+    document["model"]["vocab"] |= {"[en]": 4, "[en-gb]": 999_999}
     document["model"] |= {"dropout": 0.0, "end_of_word_suffix": "", "ignore_merges": False}
     tokenizer = parsed(document)
     assert tokenizer.size == 1_000_000

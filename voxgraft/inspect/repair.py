@@ -543,7 +543,7 @@ class _TableRepair:
                 ]
                 positions[at_start[[row_bytes <= known for row_bytes in there]]] = -1
             positions[positions < 0] = -1
-        elif self.repairs.head or self.repairs.grow:
+        elif self.repairs.head or self.repairs.grow or rows < first:
             # Where a table has as many rows as the embedding, the same rows mean the same pieces.
             embedding = parts.tuned.tensors.get(parts.family.graft_points[0].tensor)
             like_embedding = embedding is not None and embedding.shape[0] == rows
