@@ -392,7 +392,7 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
         f"You have {format_length(summary.seconds)} by {pluralize(len(summary.speakers), 'speaker')}. {near}",
         f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
         "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
-        "Not measured: how much human speech Chatterbox or IndexTTS-2 need. Other projects report "
+        "Not measured: how much human speech the published bases need. Other projects report "
         "8 hours (one user, a language close to a known one), 26 hours (with an adapter), and 100 to 1,000 hours.",
     ]
 
