@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.film import RATE_HZ, Film, Pairing, make_film, make_talk, pairing
 from voxgraft.audio.metrics import RollingAudioBuffer
-from voxgraft.data.segment import AudioSegment, CutOptions, cut_segments
-from voxgraft.data.subtitles import clean_cues, dedupe_rolling_captions, parse_subtitles
+from voxgraft.data.segment import CutOptions, cut_segments
+from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, parse_subtitles
 from voxgraft.text.normalize import build_normalizer
 
 CLIPPED_SECONDS = 0.01
@@ -48,29 +48,27 @@ class Outcome:
         return f"{name:<28} {self.sentences:>9} {self.clips:>6} {figures} {counts}"
 
 
-def cuts_of(film: Film, options: CutOptions, *, by_cues_alone: bool = False) -> Iterator[AudioSegment]:
+def cuts_of(film: Film, options: CutOptions, *, by_cues_alone: bool = False) -> Iterator[Cue]:
     """Clips of a film, as `data import` makes them or by nothing but the captions' times."""
     cues = parse_subtitles(film.srt(), ".srt", "film.srt")[0]
     cues, _ = clean_cues(cues, "am", "film.srt")
-    buffer = RollingAudioBuffer((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
     if by_cues_alone:
-        for cue in cues:
-            buffer.read_until(cue.end, cue.start - 1.0)
-            yield AudioSegment(buffer.samples(cue.start, cue.end), cue.start, cue.end, cue.text, (cue,))
+        yield from (replace(cue, marks=()) for cue in cues)
         return
+    buffer = RollingAudioBuffer((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
     cues, _ = dedupe_rolling_captions(cues, "film.srt")
-    yield from cut_segments(buffer, cues, options)
+    yield from (cut for cut, _ in cut_segments(buffer, cues, options))
 
 
-def measure(film: Film, cuts: list[AudioSegment], into: Outcome) -> None:
+def measure(film: Film, cuts: list[Cue], into: Outcome) -> None:
     """Compare clips with what was really said."""
     numbers = {caption_line: caption.said for caption_line, caption in zip(_lines(film), film.captions, strict=True)}
     found: Counter[int] = Counter()
     normalise = build_normalizer("am").normalise
     for cut in cuts:
         into.clips += 1
-        into.rejected.update(cut.reasons)
-        inside = sorted({number for cue in cut.cues for number in numbers[cue.line]})
+        into.rejected.update(cut.marks)
+        inside = sorted({at for line, said in numbers.items() if cut.line <= line <= cut.last_line for at in said})
         text = normalise(cut.text).text
         for number, sentence in enumerate(film.said):
             found[number] += text.count(normalise(sentence.text).text) if number in inside or not inside else 0

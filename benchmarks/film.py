@@ -22,7 +22,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from voxgraft.data.segment import AudioSegment
+from voxgraft.data.subtitles import Cue
 from voxgraft.text.normalize import build_normalizer
 
 RATE_HZ = 24_000
@@ -293,7 +293,7 @@ class Pairing:
     """Whether the texts of clips are those of their sound."""
 
     right: int = 0
-    wrong_cuts: list[AudioSegment] = field(default_factory=list)
+    wrong_cuts: list[Cue] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
     num_rejected: int = 0
 
@@ -302,7 +302,7 @@ class Pairing:
         return len(self.wrong_cuts)
 
 
-def pairing(film: Film, cuts: Iterable[AudioSegment], into: Pairing | None = None) -> Pairing:
+def pairing(film: Film, cuts: Iterable[Cue], into: Pairing | None = None) -> Pairing:
     """Count clips by whether their sound holds just the sentences, and shares of sentences, that their text does."""
     found = into or Pairing()
     normalise = build_normalizer("am").normalise
@@ -312,8 +312,8 @@ def pairing(film: Film, cuts: Iterable[AudioSegment], into: Pairing | None = Non
         own = _letters(normalise(cut.text).text)
         first = whole.find(own, last)
         last = first + len(own) if first >= 0 else last
-        if cut.reasons:
-            found.rejected.update(cut.reasons)
+        if cut.marks:
+            found.rejected.update(cut.marks)
             found.num_rejected += 1
         elif first >= 0 and _is_right(film, letters, cut, (first, last)):
             found.right += 1
@@ -327,7 +327,7 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text))
 
 
-def _is_right(film: Film, letters: list[str], cut: AudioSegment, place: tuple[int, int]) -> bool:
+def _is_right(film: Film, letters: list[str], cut: Cue, place: tuple[int, int]) -> bool:
     at = 0
     for sentence, own in zip(film.said, letters, strict=True):
         inside = max(0.0, min(cut.end, sentence.end) - max(cut.start, sentence.start))

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from tests.support.server import ServerProcess
-from voxgraft.audio.encode import AUDIO_TYPES
+from voxgraft.audio.files import AUDIO_TYPES
 
 INTENDED = {200, 400, 404, 413, 415, 429}
 SENTENCES = ("Take the red box.", "Bring me a cup.", "No!", "The pan is hot.", "Go home now.")

@@ -2,10 +2,14 @@
 
     python3 -m benchmarks.train_step --out result.json            full size, on a GPU (about five minutes)
     python3 -m benchmarks.train_step --size tiny --device cpu     for trying the script
+    python3 -m benchmarks.train_step --families chatterbox --variants "full 16k" "gated 16k" "gated 16k fused" \\
+        --repeats 3 --no-loss-check --out result.json             one comparison, each variant three times
 
 Useful positions are conditioning, text and speech, no padding. MFU counts 6 x the body's matrix weights per useful
 position (4 x where the body is fixed) against the rate of an 8192-cubed bf16 matmul measured in the same run. Every
 variant is a median over its steps after a warm-up; the host's work is inside. A variant that fails is told and left out.
+With `--variants`, they run in the order given. `fused` is `nn/gated_blocks.py`, and with `loss` the kernel for cross-entropy
+too; the losses of the first and last step show whether two variants learn the same.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ import datetime
 import gc
 import json
 import platform
+import re
 import statistics
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -41,6 +47,7 @@ from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoi
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.models.xtts.shapes import XTTSSize
+from voxgraft.nn import layers
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
@@ -102,6 +109,43 @@ def _voices(family_name: str, width: int, spec: SequenceSpec, draw: np.random.Ge
     return made
 
 
+PROFILED_STEPS = 10
+NUM_LISTED_KERNELS = 25
+# The first group whose pattern is in a kernel's name. Base and adapter use the same library: `kernel_group` tells their
+# matrix products apart by the tile.
+KERNEL_GROUPS = {
+    "attention": "attend_tile|query_tile|key_tile|flash|fmha",
+    "optimizer": "adamw|multi_tensor|norm_two_pass|reduce_norm|LpNorm|NormTwoOps",
+    "loss": "softmax|nll_loss|cross_entropy",
+    "copies": "Memcpy|Memset|CatArray|direct_copy|copy_kernel",
+    "matmul": "nvjet|gemm|cutlass|cublas|splitK|xmma",
+    "fused blocks": "add_norm_kernel|norm_gradient|finish_heads|heads_gradient|activate_kernel|activation_gradient",
+}
+NARROW_TILE = 96
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """What the device did in one step, by kernel."""
+
+    step_ms: float
+    busy_share: float
+    """Time in kernels over wall time."""
+    num_kernels: float
+    groups: dict[str, float]
+    """Milliseconds."""
+    kernels: list[tuple[str, str, float, float]]
+    """The longest: name, group, launches, milliseconds."""
+
+    def lines(self) -> list[str]:
+        heading = (
+            f"{self.num_kernels:,.0f} kernels and {self.step_ms:.1f} ms a step, {self.busy_share:.1%} of it in kernels"
+        )
+        groups = (f"  {name:<16}{spent:8.2f} ms" for name, spent in self.groups.items())
+        longest = (f"  {spent:8.2f} ms {calls:7.1f} x  {group:<14}{name}" for name, group, calls, spent in self.kernels)
+        return [heading, *groups, *longest]
+
+
 @dataclass(frozen=True)
 class Figures:
     """What one variant came to."""
@@ -114,9 +158,17 @@ class Figures:
     state_gb: float
     """Weights, gradients and optimizer state of what is trained, and the fixed weights."""
     first_loss: float
+    last_loss: float
     seconds_to_first_step: float
     graphs_after_warmup: int = 0
     kernel_share: float | None = None
+    repeats: tuple[float, ...] = ()
+    """Positions per second of each repeat; `positions_per_second` is their median."""
+    profile: KernelProfile | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the profile."""
+        return {name: value for name, value in asdict(self).items() if name != "profile"}
 
 
 def new_model(family_name: str, size: str, device: str, dtype: torch.dtype) -> SpeechModel:
@@ -144,8 +196,9 @@ def new_model(family_name: str, size: str, device: str, dtype: torch.dtype) -> S
 class Bench:
     """One family on one device."""
 
-    def __init__(self, family_name: str, size: str, device: str, steps: int) -> None:
+    def __init__(self, family_name: str, size: str, device: str, steps: int, repeats: int = 1) -> None:
         self.kind, self.size, self.device, self.steps = get_family(family_name), size, device, steps
+        self.repeats = repeats
         self.ceiling = matmul_ceiling(device)
         self._matrix_weights = matrix_weights(new_model(family_name, size, "meta", torch.bfloat16))
 
@@ -172,9 +225,13 @@ class Bench:
             trained, build_optimizer(trained, chosen), BatchBuilder(self.kind, model, [clips]), chosen
         ), stream
 
-    def ours(self, variant: str, positions: int, **options: Any) -> Figures:
+    def ours(
+        self, variant: str, positions: int, *, fused: bool = False, fused_loss: bool = False, **options: Any
+    ) -> Figures:
         stepper, stream = self.stepper(positions, **options)
         trained = stepper.trained
+        trained.model.body.fused_gated = fused
+        layers.FUSED_CROSS_ENTROPY = fused_loss
         per_position = 6 if "body" in trained.parameters else 4
 
         def step(number: int) -> tuple[int, float]:
@@ -200,24 +257,31 @@ class Bench:
         )
         return replace(chosen, **changes)
 
-    def peer(self, variant: str, batch_size: int, attention: str = "sdpa") -> Figures:
+    def peer(self, variant: str, batch_size: int, attention: str = "sdpa", *, bucketed: bool = False) -> Figures:
+        """`bucketed`: batches of similar length and fused AdamW, which public trainers could have and do not."""
         model = new_model(self.kind.name, self.size, self.device, torch.float32).requires_grad_(True)
         stream, clips = self.stream(model, 40_000)
         examples = BatchBuilder(self.kind, model, [clips])
-        learn, trained = self._peer_step(model, attention, examples)
+        learn, trained = self._peer_step(model, attention, examples, fused=bucketed)
 
         def step(number: int) -> tuple[int, float]:
-            items = list(stream.step(number))[:batch_size]
+            items = list(stream.step(number))
+            if bucketed:
+                items.sort(key=examples.num_positions)
+                first = number * batch_size % max(1, len(items) - batch_size)
+                items = items[first:]
+            items = items[:batch_size]
             return sum(map(examples.num_positions, items)), learn(number, items)
 
         return self._measured(variant, model, step, 6, trained)
 
     def _peer_step(
-        self, model: SpeechModel, attention: str, examples: BatchBuilder
+        self, model: SpeechModel, attention: str, examples: BatchBuilder, *, fused: bool = False
     ) -> tuple[Callable[[int, Any], float], list[nn.Parameter]]:
         peer = Peer(model, attention)
         trained = [value for name, value in peer.named_parameters() if value.requires_grad and self._used(name)]
-        optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.01, foreach=True)
+        kind: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
+        optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.01, **kind)
         half = torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
 
         def step(_number: int, items: Sequence[Any]) -> float:
@@ -290,26 +354,36 @@ class Bench:
         for number in range(2, 2 + warm):
             step(number)
         graphs = compiled_graphs()
-        rates = []
-        for number in range(2 + warm, 2 + warm + self.steps):
-            synchronise(self.device)
-            start = time.perf_counter()
-            positions = step(number)[0]
-            synchronise(self.device)
-            rates.append(positions / (time.perf_counter() - start))
-        rate = statistics.median(rates)
+        repeats: list[float] = []
+        loss, number = first_loss, 1 + warm
+        for _ in range(self.repeats):
+            rates = []
+            for _ in range(self.steps):
+                number += 1
+                synchronise(self.device)
+                start = time.perf_counter()
+                positions, loss = step(number)
+                synchronise(self.device)
+                rates.append(positions / (time.perf_counter() - start))
+            repeats.append(round(statistics.median(rates), 1))
+        rate = statistics.median(repeats)
         share = 155 / 257  # positions of a mean utterance that are speech
+        peak = peak_gb(self.device)
+        profile = kernel_profile(step, number + 1, self.device)
         return Figures(
             variant,
             round(rate, 1),
             round(rate * share / self.kind.code_hz, 1),
             round(per_position * weights * rate / self.ceiling, 4),
-            round(peak_gb(self.device), 2),
+            round(peak, 2),
             round(state_bytes(model, trained) / 1e9, 3),
             round(first_loss, 5),
+            round(loss, 5),
             round(to_first, 1),
             compiled_graphs() - graphs,
-            kernel_share(step, 2 + warm + self.steps, self.device),
+            None if profile is None else profile.busy_share,
+            tuple(repeats),
+            profile,
         )
 
 
@@ -346,8 +420,8 @@ def matmul_ceiling(device: str) -> float:
     return 2 * n**3 / statistics.median(times[2:])
 
 
-def kernel_share(step: Callable[[int], Any], first: int, device: str) -> float | None:
-    """Time in kernels over wall time of 20 steps."""
+def kernel_profile(step: Callable[[int], Any], first: int, device: str) -> KernelProfile | None:
+    """Some steps under torch's profiler."""
     if device != "cuda":
         return None
     from torch.profiler import ProfilerActivity, profile
@@ -355,20 +429,43 @@ def kernel_share(step: Callable[[int], Any], first: int, device: str) -> float |
     synchronise(device)
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         start = time.perf_counter()
-        for number in range(first, first + 20):
+        for number in range(first, first + PROFILED_STEPS):
             step(number)
         synchronise(device)
         wall = time.perf_counter() - start
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in recorded.events()
-        if event.device_type.name == "CUDA"
-    )
+    events = [event for event in recorded.events() if event.device_type.name == "CUDA"]
     busy, reached = 0.0, 0.0
-    for begin, end in spans:
+    calls: Counter[str] = Counter()
+    spent: Counter[str] = Counter()
+    for event in sorted(events, key=lambda event: event.time_range.start):
+        begin, end = event.time_range.start, event.time_range.end
         busy += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
-    return round(busy / 1e6 / wall, 4)
+        calls[event.name] += 1
+        spent[event.name] += (end - begin) / 1e3 / PROFILED_STEPS
+    groups: Counter[str] = Counter()
+    for name, ms in spent.items():
+        groups[kernel_group(name)] += ms
+    return KernelProfile(
+        step_ms=round(wall / PROFILED_STEPS * 1e3, 2),
+        busy_share=round(busy / 1e6 / wall, 4),
+        num_kernels=round(len(events) / PROFILED_STEPS, 1),
+        groups={name: round(ms, 2) for name, ms in groups.most_common()},
+        kernels=[
+            (name[:120], kernel_group(name), round(calls[name] / PROFILED_STEPS, 1), round(ms, 3))
+            for name, ms in spent.most_common(NUM_LISTED_KERNELS)
+        ],
+    )
+
+
+def kernel_group(name: str) -> str:
+    """What a kernel is for, by its name."""
+    group = next((group for group, pattern in KERNEL_GROUPS.items() if re.search(pattern, name)), "elementwise")
+    if group != "matmul":
+        return group
+    tile = re.search(r"(\d+)x(\d+)", name)
+    narrow = tile is not None and min(map(int, tile.groups())) <= NARROW_TILE
+    return "LoRA matmuls" if narrow or "splitK" in name else "base matmuls"
 
 
 def compiled_graphs() -> int:
@@ -400,6 +497,7 @@ def variants(bench: Bench, tiny: bool) -> dict[str, Callable[[], Figures]]:
         "peer sdpa 32": lambda: bench.peer("peer sdpa 32", 4 if tiny else 32),
         "peer eager 32": lambda: bench.peer("peer eager 32", 4 if tiny else 32, "eager"),
         "peer sdpa 4": lambda: bench.peer("peer sdpa 4", 4),
+        "peer bucketed 32": lambda: bench.peer("peer bucketed 32", 4 if tiny else 32, bucketed=True),
     }
     for thousands in (8, 16, 32, 64):
         positions = thousands * unit
@@ -410,6 +508,14 @@ def variants(bench: Bench, tiny: bool) -> dict[str, Callable[[], Figures]]:
             made[f"gated {thousands}k"] = lambda positions=positions, name=f"gated {thousands}k": bench.ours(
                 name, positions, mode="gated"
             )
+            made[f"gated {thousands}k fused, loss"] = (
+                lambda positions=positions, name=f"gated {thousands}k fused, loss": bench.ours(
+                    name, positions, fused=True, fused_loss=True, mode="gated"
+                )
+            )
+            made[f"gated {thousands}k fused"] = lambda positions=positions, name=f"gated {thousands}k fused": (
+                bench.ours(name, positions, fused=True, mode="gated")
+            )
     for mode, options in (("full", full), ("gated", {"mode": "gated"})):
         made[f"{mode} 16k deterministic"] = lambda name=f"{mode} 16k deterministic", options=options: bench.ours(
             name, 16 * unit, deterministic=True, **options
@@ -419,11 +525,11 @@ def variants(bench: Bench, tiny: bool) -> dict[str, Callable[[], Figures]]:
 
 def table(found: Sequence[Figures], peer: float) -> list[str]:
     lines = [
-        "| variant | useful pos/s | x peer | audio s/s | MFU | peak GB | state GB | loss at step 1 | first step s | new graphs | kernels/wall |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| variant | useful pos/s | x peer | audio s/s | MFU | peak GB | state GB | repeats | loss at step 1 | last | first step s | new graphs | kernels/wall |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {one.variant} | {one.positions_per_second:,.0f} | {one.positions_per_second / peer:.2f} | {one.audio_seconds_per_second:,.0f} | {one.mfu:.1%} | {one.peak_gb} | {one.state_gb} | {one.first_loss} | {one.seconds_to_first_step} | {one.graphs_after_warmup} | {one.kernel_share} |"
+        f"| {one.variant} | {one.positions_per_second:,.0f} | {one.positions_per_second / peer:.2f} | {one.audio_seconds_per_second:,.0f} | {one.mfu:.1%} | {one.peak_gb} | {one.state_gb} | {', '.join(f'{rate:,.0f}' for rate in one.repeats)} | {one.first_loss} | {one.last_loss} | {one.seconds_to_first_step} | {one.graphs_after_warmup} | {one.kernel_share} |"
         for one in found
     ]
     return lines
@@ -435,6 +541,8 @@ def main() -> None:
     parser.add_argument("--size", default="full", choices=("tiny", "full"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=1, help="how often each variant takes its steps")
+    parser.add_argument("--no-loss-check", action="store_true", help="do not compare losses with the peer first")
     parser.add_argument("--variants", nargs="*", help="names; all of them if none is given")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -442,20 +550,22 @@ def main() -> None:
     print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {name}, torch {torch.__version__}", flush=True)
     results: dict[str, Any] = {}
     for family_name in options.families:
-        bench = Bench(family_name, options.size, options.device, options.steps)
+        bench = Bench(family_name, options.size, options.device, options.steps, options.repeats)
         print(f"\n{family_name}: matmul ceiling {bench.ceiling / 1e12:.0f} TFLOP/s", flush=True)
-        peers, ours = bench.same_loss()
-        apart = max(abs(a - b) / a for a, b in zip(peers, ours, strict=True))
-        print(f"losses of the same 32 utterances, 8 steps: peer {peers[0]:.4f} to {peers[-1]:.4f}, ", end="")
-        print(f"ours {ours[0]:.4f} to {ours[-1]:.4f}; furthest apart {apart:.2%}", flush=True)
+        if not options.no_loss_check:
+            peers, ours = bench.same_loss()
+            apart = max(abs(a - b) / a for a, b in zip(peers, ours, strict=True))
+            print(f"losses of the same 32 utterances, 8 steps: peer {peers[0]:.4f} to {peers[-1]:.4f}, ", end="")
+            print(f"ours {ours[0]:.4f} to {ours[-1]:.4f}; furthest apart {apart:.2%}", flush=True)
         found: list[Figures] = []
-        for label, run in variants(bench, options.size == "tiny").items():
-            if options.variants and label not in options.variants:
-                continue
+        made = variants(bench, options.size == "tiny")
+        for label in options.variants or made:
             try:
                 torch._dynamo.reset()
-                found.append(run())
-                print(asdict(found[-1]), flush=True)
+                found.append(made[label]())
+                print(found[-1].summary(), flush=True)
+                if (profile := found[-1].profile) is not None:
+                    print("\n".join(profile.lines()), flush=True)
             except Exception:
                 print(f"{label} failed:\n{traceback.format_exc()[-1500:]}", flush=True)
             torch.use_deterministic_algorithms(False)

@@ -24,7 +24,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,8 @@ def measure_training(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     unit = 128 if arguments.small else 1024
     full = {"mode": "merged", "full_backbone": True}
     runs += [
-        lambda: asdict(bench.ours("full 16k", 16 * unit, **full)),
-        lambda: asdict(bench.ours("gated 16k", 16 * unit, mode="gated")),
+        lambda: bench.ours("full 16k", 16 * unit, **full).summary(),
+        lambda: bench.ours("gated 16k", 16 * unit, mode="gated").summary(),
     ]
     found = []
     for run in runs:

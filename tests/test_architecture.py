@@ -36,11 +36,15 @@ ORDER = (
 LOOSE = {"__init__.py", "__main__.py"}
 # Ceilings follow the code down. A new family or language needs a few modules more; raise one only with a reason in the
 # commit. Ratios are per 1,000 code lines.
-MAX_MODULES = 203
+MAX_MODULES = 205
 MAX_MODULE_LINES = 1_000
-MAX_FUNCTIONS = 72.0
-MAX_VALUE_CLASSES = 6.2  # dataclasses and NamedTuples together: neither is cheaper to read than the other
+MAX_FUNCTIONS = 71.8
+MAX_VALUE_CLASSES = 5.6  # dataclasses and NamedTuples together: neither is cheaper to read than the other
 MIN_COMMENT_LINES = 30.0
+# Modules that one other imports, which may be parts of it. Some must be apart: they are copied into exports, run by the
+# Python of another environment, or need packages that are optional.
+MAX_SINGLE_IMPORTERS = 35
+MAX_MODULES_OF_SPEAK = 57
 
 
 def _modules() -> dict[str, tuple[Path, str, ast.Module]]:
@@ -114,13 +118,15 @@ def test_code_is_not_cut_into_small_pieces() -> None:
     figures = measure(ROOT)
 
     def figure(name: str) -> float:
-        value = figures[f"{name} per 1,000 code lines"]
-        assert isinstance(value, float)
+        value = figures[name]
+        assert isinstance(value, float | int)
         return value
 
-    assert figure("functions") <= MAX_FUNCTIONS
-    assert figure("dataclasses") + figure("NamedTuples") <= MAX_VALUE_CLASSES
-    assert figure("comment lines") >= MIN_COMMENT_LINES
+    each = "per 1,000 code lines"
+    assert figure(f"functions {each}") <= MAX_FUNCTIONS
+    assert figure(f"dataclasses {each}") + figure(f"NamedTuples {each}") <= MAX_VALUE_CLASSES
+    assert figure(f"comment lines {each}") >= MIN_COMMENT_LINES
+    assert figure("modules imported by exactly one other") <= MAX_SINGLE_IMPORTERS
 
 
 def family_tables(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]:
@@ -201,7 +207,7 @@ def test_help_imports_no_torch() -> None:
 def test_speak_imports_no_trainer() -> None:
     loaded = modules_imported_by(SPEAK)
     assert [name for name in loaded if name.startswith(("voxgraft.training", "voxgraft.evaluation"))] == []
-    assert len(loaded) <= 60
+    assert len(loaded) <= MAX_MODULES_OF_SPEAK
 
 
 def test_the_mutation_check_names_modules_and_tests_that_exist() -> None:

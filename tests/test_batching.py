@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,9 +12,12 @@ import pytest
 import torch
 
 from tests.support.synthesis import made_graft, settings_of
+from voxgraft.core.errors import GraftError
 from voxgraft.models import get_family
-from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.synthesis.batching import DecodeBatch, DecodeRow, RowLoraLayer, join_adapters
+from voxgraft.nn.adapter import LoraLayer, adapter_state, add_adapter, load_adapter_state
+from voxgraft.nn.backbones import Backbone
+from voxgraft.nn.decode import iter_block_modules
+from voxgraft.synthesis.batching import DecodeBatch, DecodeRow, PackedRowAdapters, RowLoraLayer, join_adapters
 from voxgraft.synthesis.command import build_request, plan_utterance
 from voxgraft.synthesis.engine import (
     SpeakingModel,
@@ -143,6 +147,41 @@ def test_a_row_without_an_adapter_has_the_bits_of_the_base(speakers: SynthesisMo
             assert not torch.equal(found[1::4], expected[1::4])
 
 
+def test_adapters_of_several_models_beside_one_layer_act_in_their_own_rows_alone(speakers: SynthesisModels) -> None:
+    models = [speakers.context.model() for _ in range(3)]
+    names = models[0].adapter_layers()[:2]
+    for seed, model in enumerate(models):
+        if seed == 1:
+            continue  # it has an adapter beside the second layer only
+        add_adapter(model, names, rank=2 + seed, alpha=3 + seed, seed=seed)
+        load_adapter_state(model, {key: torch.full_like(value, 0.3) for key, value in adapter_state(model).items()})
+    add_adapter(models[1], names[1:], rank=1, alpha=5, seed=1)
+    load_adapter_state(models[1], {key: torch.full_like(value, 0.2) for key, value in adapter_state(models[1]).items()})
+    joined, choice = join_adapters(models)
+    numbers = torch.tensor([1, 2, 3, 0, 3, 2, 1, 0])
+    choice.choose(numbers)
+    for name in names:
+        layer = joined.get_submodule(name)
+        assert isinstance(layer, RowLoraLayer)
+        x = torch.randn(8, layer.down.shape[1], generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            found = layer(x)
+            for number, model in enumerate(models, 1):
+                own = model.get_submodule(name)
+                if isinstance(own, LoraLayer):
+                    own.gate.on = True
+                torch.testing.assert_close(found[numbers == number], own(x)[numbers == number])
+
+
+def test_adapters_of_models_that_do_not_share_their_base_are_refused(speakers: SynthesisModels) -> None:
+    models = [speakers.context.model(), copy.deepcopy(speakers.context.model())]
+    for model in models:
+        add_adapter(model, model.adapter_layers()[:1], rank=1, alpha=1, seed=0)
+    with pytest.raises(GraftError) as refused:
+        join_adapters(models)
+    assert refused.value.code == "adapter-mismatch"
+
+
 def test_the_batch_grows_with_its_rows_and_positions_and_keeps_what_it_holds(speakers: SynthesisModels) -> None:
     work, batch = build_work(speakers, [0], 0.9), build_batch(speakers)
     rows = [
@@ -212,3 +251,31 @@ def test_guidance_and_latents_are_those_of_the_engine(family: str, fixtures: obj
         assert (row.result.latents is not None) == latents
         if latents:
             torch.testing.assert_close(torch.tensor(row.result.latents), torch.tensor(expected.latents))
+
+
+def test_adapters_of_joined_products_are_those_of_the_layers(speakers: SynthesisModels) -> None:
+    """What the fused step adds to a product of several layers is what each layer's own adapters add."""
+    models = [speakers.context.model() for _ in range(2)]
+    for seed, model in enumerate(models):
+        names = model.adapter_layers()[seed:9]  # the first layer has an adapter of one model alone
+        add_adapter(model, names, rank=2 + seed, alpha=3, seed=seed)
+        load_adapter_state(model, {key: torch.randn(value.shape) for key, value in adapter_state(model).items()})
+    joined, choice = join_adapters(models)
+    body = joined.body
+    assert isinstance(body, Backbone)
+    adapters = PackedRowAdapters(body, choice)
+    choice.choose(torch.tensor([0, 1, 2, 1]))
+    *blocks, _ = iter_block_modules(body)
+    compared = 0
+    for number, (_, qkv, out, _, up, down) in enumerate(blocks):
+        for name, layers in (("qkv", qkv), ("out", out), ("up", up), ("down", down)):
+            plain = [layer.plain if isinstance(layer, RowLoraLayer) else layer for layer in layers]
+            x = torch.randn(4, plain[0].in_features)  # type: ignore[arg-type]
+            with torch.no_grad():
+                base = torch.cat([layer(x) for layer in plain], 1)
+                found = adapters(base, x, number, name)
+                expected = torch.cat([layer(x) for layer in layers], 1)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            assert torch.equal(found[0], base[0])
+            compared += not torch.equal(found, base)
+    assert compared > 2

@@ -178,7 +178,6 @@ def test_a_damaged_best_step_stays(run: RunFolder) -> None:
     assert names_in(run.steps) == ["step-000200", "step-000400"]
 
 
-@pytest.mark.long
 def test_without_a_whole_step_nothing_goes(run: RunFolder) -> None:
     for step in (100, 200, 300, 400):
         flip_bit(run.step(step) / "rows.safetensors")
@@ -201,6 +200,18 @@ def test_remains_and_steps_set_aside_go(run: RunFolder) -> None:
     assert names_in(run.steps) == ["step-000400"]  # the last save named no best step
     assert report.exit_code == 0
     assert_newest(run, 400)
+
+
+def test_of_several_last_steps_each_is_named_and_what_they_replaced_or_outlived_goes(run: RunFolder) -> None:
+    save(run, 400, keep=(300,))
+    shutil.rmtree(run.steps / "step-000400.old", ignore_errors=True)
+    shutil.copytree(run.step(300), run.steps / "step-000300.old")
+    (run.step(200) / "manifest.json").unlink()
+    whys = {one["folder"]: one["why"] for one in cleaned(run, keep=3).values["folders"]}
+    assert names_in(run.steps) == ["step-000100", "step-000300", "step-000400"]
+    assert whys["step-000300.old"] == "replaced by a newer save"
+    assert whys["step-000200"].startswith("incomplete: ")
+    assert [whys[f"step-000{step}"] for step in (100, 300, 400)] == [*["one of the last 3"] * 2, "the last"]
 
 
 def test_what_is_not_ours_is_shown_and_never_touched(run: RunFolder, tmp_path: Path) -> None:

@@ -18,17 +18,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.support.checkpoint_files import saved
+from tests.support.companion_vocoder import CompanionVocoder
 from tests.support.fixtures import Fixtures
 from tests.support.run_folders import error_of
-from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import COMPANIONS_VARIABLE, WORKER_PATH, CompanionProcess, find_environment
 from voxgraft.core.families import FAMILIES
 from voxgraft.models import get_family
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
-from voxgraft.models.chatterbox.upstream import CompanionVocoder
 
 WORKER = Path(__file__).parent / "support" / "workers" / "companion.py"
 PATIENCE_SECONDS = 20
@@ -199,30 +197,18 @@ def test_the_companion_sounds_like_the_voice_that_is_asked_for(
         (base / path.name).hardlink_to(path)
     assert CompanionVocoder.find(base) is None  # no environment
     make_fake(places)
-    assert CompanionVocoder.find(base) is None  # half an S3Gen
-    _complete(base / "s3gen.pt")
     vocoder = CompanionVocoder.find(base)
     assert vocoder is not None
     nobody = Clip()
     someone = Clip(voice={REFERENCE_AUDIO: np.zeros(24_000, dtype=np.float32)})
     codes = list(range(10))
-    assert _pitch(vocoder.sound([codes], [someone])[0], 10) == pytest.approx(440, rel=0.02)
-    assert error_of(lambda: vocoder.sound([codes], [nobody])).code == "companion-voice"
+    assert _pitch(vocoder.sound(codes, someone), 10) == pytest.approx(440, rel=0.02)
     vocoder.companion.close()
     _write_conditions(base / "conds.pt")
     vocoder = CompanionVocoder.find(base)
     assert vocoder is not None
-    assert _pitch(vocoder.sound([codes], [nobody])[0], 10) == pytest.approx(220, rel=0.02)
+    assert _pitch(vocoder.sound(codes, nobody), 10) == pytest.approx(220, rel=0.02)
     vocoder.companion.close()
-
-
-def _complete(path: Path) -> None:
-    """Give a file of the speech tokenizer alone the names of the other parts."""
-    with open_checkpoint(path) as checkpoint:
-        tensors = {name: np.asarray(checkpoint.read(name)) for name in checkpoint.tensors}
-    path.unlink()
-    more = {"flow.x": np.zeros(1, np.float32), "mel2wav.x": np.zeros(1, np.float32)}
-    saved({name: torch.from_numpy(value) for name, value in {**tensors, **more}.items()}, path)
 
 
 def _write_conditions(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from voxgraft.core.errors import ConfigError, GraftError
 from voxgraft.dataset.sampler import (
     DataSamplerOptions,
     DeterministicSampler,
+    PromptSelector,
     Sample,
     assign_to_ranks,
     list_samples,
@@ -377,7 +379,8 @@ class GivenPrompts(ListedSet):
     """A set that says itself whose voice each clip has, as the community's manifests of pairs do."""
 
     def prompt_of(self, clip: int) -> int | None:
-        return (clip + 1) % len(self.infos)
+        own = self.infos.index(self.infos[clip])  # an error for a clip that the set does not have
+        return (own + 1) % len(self.infos)
 
 
 def test_a_set_that_names_its_prompts_is_taken_at_its_word() -> None:
@@ -439,3 +442,31 @@ def test_only_the_orders_of_the_newest_epochs_are_kept() -> None:
     for number in range(1, 8):
         sampler.step(number)
     assert list(sampler.streams[0]._epochs) == [4, 5, 6]
+
+
+def test_of_several_sets_that_are_all_too_small_the_one_that_needs_least_says_how_much() -> None:
+    """The largest share is the set to look at; a step is not empty as soon as any share holds its longest clip."""
+    sets = [ListedSet("new", ["a"] * 3, [20.0, 4.0, 4.0]), ListedSet("replay", ["a"] * 3, [4.0] * 3)]
+    for weights in ([3.0, 1.0], [1.0, 3.0]):
+        needed = [math.ceil(tokens_of(clips, 0) * 4 / weight) for clips, weight in zip(sets, weights, strict=True)]
+        with pytest.raises(ConfigError) as caught:
+            DeterministicSampler(sets, weights, 100, 0)
+        assert f"at least {min(needed):,}," in caught.value.finding.expected
+        largest = sets[weights.index(3.0)]
+        assert f"{largest.infos[0].id!r} has {tokens_of(largest, 0):,}" in caught.value.finding.found
+        stream = DeterministicSampler(sets, weights, min(needed), 0)
+        assert stream.longest == (tokens_of(sets[0], 0), "new-0000")
+
+
+def test_validation_takes_the_voices_of_step_0_and_every_clip_where_nothing_is_said() -> None:
+    clips = ListedSet("valid", ["a"] * 9, [4.0] * 8 + [60.0])
+    prompts = PromptSelector(clips, 3.0, range(9))
+    items = list_samples([clips], 5)
+    assert [item.prompt for item in items] == [(0, prompts.prompt(clip, 5, 0)) for clip in range(9)]
+    assert [prompts.prompt(clip, 5, 0) for clip in range(9)] != [prompts.prompt(clip, 5, 1) for clip in range(9)]
+
+
+def test_a_set_without_clips_is_refused_as_one_of_which_none_can_be_used() -> None:
+    with pytest.raises(GraftError) as caught:
+        DeterministicSampler([GivenPrompts("new", [], [])], [1.0], TOKENS, 0)
+    assert caught.value.code == "stream-empty"

@@ -339,8 +339,9 @@ def _counted_cuts(monkeypatch: pytest.MonkeyPatch, times: Iterable[tuple[float, 
     monkeypatch.setattr(metrics, "compute_speech_thresholds", counted)
     sound = np.random.default_rng(0).normal(0, 0.1, 160_000).astype(np.float32)
     sound *= np.repeat(np.tile(np.array([1, 0.001], np.float32), 10), 8_000)
-    cues = [Cue(start, end, "a b") for start, end in times]
-    number = sum(len(cut.cues) for cut in cut_segments(RollingAudioBuffer(iter([sound]), 16_000), cues, CutOptions()))
+    cues = [Cue(start, end, "a b", at, at) for at, (start, end) in enumerate(times)]
+    cuts = cut_segments(RollingAudioBuffer(iter([sound]), 16_000), cues, CutOptions())
+    number = sum(1 + cut.last_line - cut.line for cut, _ in cuts)
     monkeypatch.setattr(metrics, "compute_speech_thresholds", real)
     return number, judged
 

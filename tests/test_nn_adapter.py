@@ -165,6 +165,44 @@ def test_a_gate_is_as_it_was_after_a_block_also_when_the_block_fails() -> None:
     assert not gate.on
 
 
+@pytest.mark.parametrize("kind", [nn.Linear, TransposedLinear])
+@pytest.mark.parametrize("dtype", [torch.float32, *LOW_PRECISION])
+def test_an_open_gate_is_closed_at_the_marked_positions_alone(dtype: torch.dtype, kind: type[AnyLinear]) -> None:
+    layer = a_layer(kind, dtype)
+    adapted, gate = adapted_copy(layer)
+    x = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[1, 0] = torch.inf  # there the product is not even a number
+    closed = torch.tensor([False, True, True, False, True, False])
+    with gate.opened():
+        everywhere = adapted(x)
+        with gate.closed_at(closed):
+            found = adapted(x)
+            with gate.closed():
+                assert torch.equal(adapted(x)[2:], layer(x)[2:])
+    assert torch.equal(found[closed].isnan(), layer(x)[closed].isnan())
+    assert torch.equal(found[[2, 4]], layer(x)[[2, 4]])
+    assert torch.equal(found[~closed], everywhere[~closed])
+    assert not torch.equal(everywhere[2], layer(x)[2])
+
+
+def test_marked_positions_are_forgotten_after_their_block_also_when_it_fails() -> None:
+    gate, outer, inner = Gate(), torch.tensor([True]), torch.tensor([False])
+    assert gate.mask is None
+
+    def fail() -> None:
+        with gate.closed_at(outer):
+            with gate.closed_at(inner):
+                assert gate.mask is inner
+            assert gate.mask is outer
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert gate.mask is None
+    assert not gate.on, "marks open no gate"
+    assert Gate(on=True).on
+
+
 # ---- gate open -----------------------------------------------------------------------------------------------------
 
 

@@ -171,7 +171,14 @@ def test_a_layer_that_can_have_no_adapter_is_named_and_nothing_is_changed(layer:
 
 @pytest.mark.parametrize(
     ("layers", "rank", "alpha", "seed"),
-    [([], 4, 8.0, 0), (LAYERS, 0, 8.0, 0), (LAYERS, 4, 0.0, 0), (LAYERS, 4, float("nan"), 0), (LAYERS, 4, 8.0, -1)],
+    [
+        ([], 4, 8.0, 0),
+        (LAYERS, 0, 8.0, 0),
+        (LAYERS, 4, 0.0, 0),
+        (LAYERS, 4, float("nan"), 0),
+        (LAYERS, 4, float("inf"), 0),
+        (LAYERS, 4, 8.0, -1),
+    ],
 )
 def test_settings_that_make_no_adapter_are_refused(
     layers: list[str], rank: int, alpha: float, seed: int, base: Speaker

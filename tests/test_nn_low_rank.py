@@ -75,7 +75,11 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def layers(
-    *sizes: tuple[int, int], dtype: torch.dtype = torch.bfloat16, bias: bool = False, transposed: bool = False
+    *sizes: tuple[int, int],
+    dtype: torch.dtype = torch.bfloat16,
+    bias: bool = False,
+    transposed: bool = False,
+    alpha: float = 3.0,
 ) -> tuple[list[nn.Module], Gate]:
     """Layers with adapters that change their results, the gate open."""
     made: list[nn.Module] = [
@@ -84,7 +88,7 @@ def layers(
     model = nn.ModuleList(made)
     for parameter in model.parameters():
         nn.init.normal_(parameter, generator=torch.Generator().manual_seed(len(parameter)))
-    gate = add_adapter(model, [str(at) for at in range(len(made))], rank=2, alpha=3.0, seed=0)
+    gate = add_adapter(model, [str(at) for at in range(len(made))], rank=2, alpha=alpha, seed=0)
     for layer in model:
         up = layer.up
         assert isinstance(up, nn.Parameter)
@@ -98,7 +102,7 @@ def layers(
 def test_compiled_training_in_half_precision_fuses_layers_that_grow(dtype: torch.dtype) -> None:
     """Where the result is wider than the input; else a copy of the input would cost more than the sum."""
     for size, fused in (((6, 7), 1), ((6, 6), 0), ((6, 5), 0)):
-        for options in ({}, {"bias": True}, {"transposed": True}):
+        for options in ({}, {"bias": True}, {"transposed": True}, {"alpha": 2.0}, {"alpha": 4.0}):
             (layer,), _ = layers(size, dtype=dtype, **options)
             x = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(2)).to(dtype)
             result = layer(x)
@@ -121,11 +125,14 @@ def test_layers_side_by_side_are_one_product_only_where_all_of_them_can_be() -> 
 
     assert fused(layers(*sizes)[0]) == 1
     assert fused(layers(*sizes, bias=True)[0]) == 0
+    assert fused([layers(*sizes, bias=True)[0][0], *layers(*sizes)[0][1:]]) == 0
     assert fused(layers(*sizes, transposed=True)[0]) == 0
     assert fused(layers(*sizes, dtype=torch.float32)[0], x.float()) == 0
     assert fused([*layers(*sizes)[0], nn.Linear(6, 3, bias=False, dtype=torch.bfloat16)]) == 0
     made, gate = layers(*sizes)
     with gate.closed():
+        assert fused(made) == 0
+    with gate.closed_at(torch.tensor([True, False, False, True, False])):
         assert fused(made) == 0
     with torch.no_grad():
         assert fused(made) == 0

@@ -24,7 +24,6 @@ from voxgraft.data.segment import (
     NO_SPEECH,
     OVERLAPPING,
     TOO_LONG,
-    AudioSegment,
     CutOptions,
     _weigh_letters,
     cut_segments,
@@ -54,9 +53,15 @@ def _speech(*parts: float, seed: int = 1) -> AudioSamples:
     return np.concatenate(pieces).astype(np.float32)
 
 
-def _cut(samples: AudioSamples, cues: list[Cue], options: CutOptions | None = None) -> list[AudioSegment]:
+def _cut_with_sound(
+    samples: AudioSamples, cues: list[Cue], options: CutOptions | None = None
+) -> list[tuple[Cue, AudioSamples]]:
     blocks = (samples[at : at + RATE] for at in range(0, len(samples), RATE))
     return list(cut_segments(RollingAudioBuffer(blocks, RATE), cues, options or CutOptions()))
+
+
+def _cut(samples: AudioSamples, cues: list[Cue], options: CutOptions | None = None) -> list[Cue]:
+    return [cut for cut, _ in _cut_with_sound(samples, cues, options)]
 
 
 def test_pauses_are_found_to_the_frame() -> None:
@@ -97,9 +102,9 @@ def test_a_sentence_over_two_subtitles_becomes_one_clip() -> None:
 def test_a_long_subtitle_is_parted_where_sentences_and_pauses_agree() -> None:
     sound = _speech(1.0, 4.0, 0.4, 4.0, 0.4, 4.0, 1.0)
     text = "One sentence here. Two sentence here. Six sentence here."
-    cuts = _cut(sound, [Cue(1, 13.8, text)], CutOptions(longest=9.0))
-    assert [cut.text for cut in cuts] == ["One sentence here. Two sentence here.", "Six sentence here."]
-    assert [len(cut.samples) / RATE for cut in cuts] == pytest.approx([8.65, 4.25], abs=0.1)
+    cuts = _cut_with_sound(sound, [Cue(1, 13.8, text)], CutOptions(longest=9.0))
+    assert [cut.text for cut, _ in cuts] == ["One sentence here. Two sentence here.", "Six sentence here."]
+    assert [len(samples) / RATE for _, samples in cuts] == pytest.approx([8.65, 4.25], abs=0.1)
 
 
 @pytest.mark.parametrize("full_lines", [False, True], ids=["several sentences each", "ends of lines in sentences"])
@@ -123,19 +128,19 @@ def test_a_long_subtitle_whose_pauses_leave_a_doubt_is_kept_whole() -> None:
     """Two pauses near the end of the sentence, each of which could be it."""
     sound = _speech(1.0, 5.8, 0.3, 0.6, 0.3, 5.8, 1.0)
     (cut,) = _cut(sound, [Cue(1, 13.8, "One sentence is here. Two sentence is here.")], CutOptions(longest=9.0))
-    assert cut.reasons == (TOO_LONG,)
+    assert cut.marks == (TOO_LONG,)
 
 
 def test_clips_that_begin_or_end_in_speech_are_marked() -> None:
     cues = [Cue(1, 5, "first one.", speaker="A"), Cue(5, 9, "second one.", speaker="B")]
-    assert [cut.reasons for cut in _cut(_speech(1.0, 8.0, 1.0), cues)] == [(NO_PAUSE,), (NO_PAUSE,)]
+    assert [cut.marks for cut in _cut(_speech(1.0, 8.0, 1.0), cues)] == [(NO_PAUSE,), (NO_PAUSE,)]
 
 
 def test_a_clip_in_which_the_recording_breaks_off_is_marked() -> None:
     cues = [Cue(1, 3, "first one."), Cue(3.4, 6.9, "words that were not recorded to their end.")]
-    assert [cut.reasons for cut in _cut(_speech(1.0, 2.0, 0.4, 2.0), cues)] == [(), (NO_PAUSE,)]
+    assert [cut.marks for cut in _cut(_speech(1.0, 2.0, 0.4, 2.0), cues)] == [(), (NO_PAUSE,)]
     ended = _cut(_speech(1.0, 2.0, 0.4, 2.0, 0.2), [Cue(1, 3, "first one."), Cue(3.4, 6.9, "words.")])
-    assert [cut.reasons for cut in ended] == [(), ()], "a subtitle that only is on after the voice"
+    assert [cut.marks for cut in ended] == [(), ()], "a subtitle that only is on after the voice"
 
 
 @pytest.mark.parametrize(
@@ -164,20 +169,21 @@ def test_of_a_parted_subtitle_only_the_parts_at_edges_in_speech_are_marked() -> 
         Cue(18.2, 22.0, "other words.", speaker="B"),
     ]
     before, one, two, after = _cut(sound, cues, CutOptions(longest=11.0))
-    assert (before.reasons, one.reasons, two.reasons, after.reasons) == ((), (), (NO_PAUSE,), (NO_PAUSE,))
+    assert (before.marks, one.marks, two.marks, after.marks) == ((), (), (NO_PAUSE,), (NO_PAUSE,))
 
 
 def test_a_long_subtitle_that_cannot_be_parted_is_kept_whole_and_rejected() -> None:
-    (cut,) = _cut(_speech(1.0, 12.0, 1.0), [Cue(1, 13, "no mark and no pause")], CutOptions(longest=9.0))
-    assert TOO_LONG in cut.reasons
-    assert len(cut.samples) > 11 * RATE
+    cues = [Cue(1, 13, "no mark and no pause")]
+    ((cut, samples),) = _cut_with_sound(_speech(1.0, 12.0, 1.0), cues, CutOptions(longest=9.0))
+    assert TOO_LONG in cut.marks
+    assert len(samples) > 11 * RATE
 
 
 def test_voices_at_once_and_silence_are_rejected() -> None:
     sound = _speech(1.0, 3.0, 4.0)
     cuts = _cut(sound, [Cue(1, 4, "one voice."), Cue(1.2, 3.8, "another."), Cue(6.0, 7.4, "nobody.")])
-    assert all(OVERLAPPING in cut.reasons for cut in cuts[:2])
-    assert NO_SPEECH in cuts[-1].reasons
+    assert all(OVERLAPPING in cut.marks for cut in cuts[:2])
+    assert NO_SPEECH in cuts[-1].marks
 
 
 def test_memory_is_bounded_however_long_the_recording_is() -> None:
@@ -186,9 +192,9 @@ def test_memory_is_bounded_however_long_the_recording_is() -> None:
     most = 0
     buffer = RollingAudioBuffer((minute[at : at + RATE] for _ in range(60) for at in range(0, len(minute), RATE)), RATE)
     cues = [Cue(60 * at + 2.0, 60 * at + 5.0, "x.") for at in range(60)]
-    for count, cut in enumerate(cut_segments(buffer, cues, CutOptions()), 1):
+    for count, (_, samples) in enumerate(cut_segments(buffer, cues, CutOptions()), 1):
         most = max(most, buffer.num_kept)
-        assert len(cut.samples) == pytest.approx(3.25 * RATE, abs=0.03 * RATE), count
+        assert len(samples) == pytest.approx(3.25 * RATE, abs=0.03 * RATE), count
     assert most < 30 * RATE
 
 
@@ -209,8 +215,8 @@ def test_a_voice_is_reported_from_music_where_the_model_is_there() -> None:
     sound += music
     cue = Cue(start - 0.6, end + 0.7, "words.")
     blocks = [sound[at : at + RATE_HZ] for at in range(0, len(sound), RATE_HZ)]
-    (asked,) = cut_segments(RollingAudioBuffer(iter(blocks), RATE_HZ, SileroVad(RATE_HZ)), [cue], CutOptions())
-    (alone,) = cut_segments(RollingAudioBuffer(iter(blocks), RATE_HZ), [cue], CutOptions())
+    ((asked, _),) = cut_segments(RollingAudioBuffer(iter(blocks), RATE_HZ, SileroVad(RATE_HZ)), [cue], CutOptions())
+    ((alone, _),) = cut_segments(RollingAudioBuffer(iter(blocks), RATE_HZ), [cue], CutOptions())
     assert 0.0 <= start - asked.start <= 0.35
     assert 0.0 <= asked.end - end <= 0.45
     assert alone.end - alone.start > asked.end - asked.start, "the case is too easy to show anything"

@@ -107,6 +107,39 @@ def test_ids_that_the_original_program_takes_out_are_refused_wherever_they_stand
     assert build_sequence(SPEC, [18, 19], [0]).length == 7 + 4 + 3
 
 
+def test_a_text_stop_that_is_only_predicted_is_an_input_while_speaking_alone() -> None:
+    spec = replace(SPEC, hides_text_stop=True, num_speech_stops=2)
+    learned, prompt = build_sequence(spec, [3, 4], [7]), build_sequence(spec, [3, 4])
+    assert rows(learned.text) == [[18, 3, 4], [0, 1, 2], [3, 4, 19]]
+    assert rows(learned.speech) == [[30, 7, 31], [0, 1, 2], [7, 31, 31]]
+    assert (len(learned.text.ids), len(learned.speech.ids)) == (2 + spec.text_framing, 1 + spec.speech_framing)
+    assert rows(prompt.text) == [[18, 3, 4, 19], [0, 1, 2, 3], [3, 4, 19, IGNORE_INDEX]]
+    assert rows(build_sequence(spec, [3, 4], stock=False).text) == rows(learned.text)
+    own = build_sequence(spec, [3, 4], [7], spoken=True)  # the model's own codes, for its states at them
+    assert (rows(own.text), rows(own.speech)) == (rows(prompt.text), rows(learned.speech))
+    assert (SPEC.text_framing, SPEC.speech_framing) == (2, 2)
+    assert replace(SPEC, num_speech_stops=3).speech_framing == 4
+
+
+def test_the_gate_is_closed_at_the_marked_ids_and_never_at_start_and_stop() -> None:
+    marks = [True, False, True]
+    sequence = build_sequence(SPEC, [3, 4, 5], [7], closed=marks)
+    assert sequence.closed is not None
+    assert sequence.closed.tolist() == [False, *marks, False]
+    hidden = build_sequence(replace(SPEC, hides_text_stop=True), [3, 4, 5], [7], closed=np.array(marks))
+    assert hidden.closed is not None
+    assert hidden.closed.tolist() == [False, *marks]
+    for nothing in (None, np.zeros(0, dtype=bool)):
+        assert build_sequence(SPEC, [3, 4, 5], [7], closed=nothing).closed is None
+
+
+@pytest.mark.parametrize("marks", [[True], [True, False, True, False]])
+def test_marks_of_the_gate_that_are_not_one_for_each_id_are_refused(marks: list[bool]) -> None:
+    with pytest.raises(GraftError) as refused:
+        build_sequence(SPEC, [3, 4, 5], [7], closed=marks)
+    assert refused.value.finding.code == "packing"
+
+
 @pytest.mark.parametrize("name", family_names())
 def test_every_familys_sequences_begin_and_end_with_ids_outside_of_what_is_said(name: str) -> None:
     family = get_family(name)

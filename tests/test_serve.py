@@ -27,7 +27,7 @@ from tests.support.docs import blocks
 from tests.support.run_folders import error_of
 from tests.support.server import KEY, Answer, ServerProcess, ask, open_app, speech
 from tests.support.synthesis import made_graft, settings_of
-from voxgraft.audio.encode import AUDIO_TYPES, AudioEncoder
+from voxgraft.audio.files import AUDIO_TYPES, AudioEncoder
 from voxgraft.config.commands import ServeSettings
 from voxgraft.core.web import App
 from voxgraft.models import get_family

@@ -63,7 +63,6 @@ def refused(action: Any, *arguments: Any, **named: Any) -> VoxgraftError:
 # ---- leftovers, and more than one saver ---------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_leftovers_of_dead_savers_are_removed_at_the_next_save_and_nothing_else(run: RunFolder) -> None:
     save(run, 1)
     assert saved_by_child(run, 2, fault="save.verify:1:kill").process.exitcode == -signal.SIGKILL
@@ -105,6 +104,36 @@ def test_savers_that_ignore_the_lock_spoil_nothing(run: RunFolder) -> None:
     assert 4 in list_complete_steps(run)
     save(run, 25, keep_last=1)
     assert names_in(run.steps) == ["step-000025"]
+
+
+@pytest.mark.parametrize("error", ["enoent", "eagain"])
+def test_a_saver_whose_folder_is_taken_before_it_is_locked_makes_another(
+    run: RunFolder, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FAILPOINT_VARIABLE, f"save.claim:1:{error},save.claim:2:{error}")
+    save(run, 1)
+    assert names_in(run.steps) == ["step-000001"]
+    assert_newest(run, 1)
+
+
+def test_steps_are_saved_where_folders_cannot_be_locked(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "save.claim:1:enolck")
+    save(run, 1)
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "save.claim:1:eio")
+    assert refused(save, run, 2).code == "disk-fault"
+    assert names_in(run.steps) == ["step-000001"]
+
+
+@pytest.mark.parametrize("point", ["save.make-way", "save.rename"])
+@pytest.mark.parametrize("error", ["enoent", "eexist", "enotdir", "enotempty"])
+def test_a_step_takes_its_place_although_another_process_has_emptied_or_filled_it(
+    run: RunFolder, point: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(run, 1)
+    monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:1:{error}")
+    save_step(run, state(1, seed=5), keep_last=2)
+    assert_same(load_step(run).state, state(1, seed=5))
+    assert list_leftover_folders(run) == []
 
 
 # ---- going back ---------------------------------------------------------------------------------------------

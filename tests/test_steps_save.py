@@ -33,7 +33,7 @@ from voxgraft.checkpoints.steps import STATE_FORMAT, TrainState, list_complete_s
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, save_step
+from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, move_later_steps_aside, save_step
 
 FILES = ["rows.safetensors", "adapter.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 
@@ -125,6 +125,44 @@ def test_a_step_is_files_that_anybody_can_read(run: RunFolder) -> None:
     assert torch.equal(rows["text_emb.weight"], state(7).tensors["rows"]["text_emb.weight"])
 
 
+def test_a_step_is_on_the_disk_before_it_takes_its_place_and_its_place_too(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may lose whatever was not synced, and keep a rename that came later."""
+    events: list[tuple[str, str]] = []
+    sync, rename = os.fsync, os.rename
+
+    sizes: dict[str, int] = {}
+
+    def watched_sync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        events.append(("sync", path))
+        sizes[Path(path).name] = os.fstat(descriptor).st_size
+        sync(descriptor)
+
+    def watched_rename(old: Path, new: Path) -> None:
+        events.append((str(old), str(new)))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(os, "rename", watched_rename)
+    save(run, 1)
+    (placed,) = (at for at, event in enumerate(events) if event[0] != "sync")
+    hidden = Path(events[placed][0])
+    assert events[placed][1] == str(run.step(1))
+    synced = [path for _, path in events[:placed]]
+    assert {str(hidden / name) for name in FILES} <= set(synced)
+    assert {name: sizes[name] for name in FILES} == {name: (run.step(1) / name).stat().st_size for name in FILES}
+    assert synced.index(str(hidden / "manifest.json")) < synced.index(str(hidden)), "the manifest, then the folder"
+    assert all(synced.index(str(hidden / name)) < synced.index(str(hidden / "manifest.json")) for name in FILES[:-1])
+    assert str(run.path) in synced, "the folder of the steps is new"
+    assert [path for _, path in events[placed + 1 :]] == [str(run.steps)]
+    events.clear()
+    save(run, 2)
+    move_later_steps_aside(run, 1)
+    assert [path for kind, path in events if kind == "sync"][-2:] == [str(run.steps / "aside-1"), str(run.steps)]
+
+
 @pytest.mark.parametrize(
     "values", [{"x": math.nan}, {"x": [math.inf]}, {"x": (1, 2)}, {"x": {1: 2}}, {"x": {1, 2}}, {"x": torch.ones(1)}]
 )
@@ -133,6 +171,23 @@ def test_values_that_would_not_be_read_back_are_refused_before_anything_is_writt
 ) -> None:
     with pytest.raises(ValueError, match="`x`"):
         save_step(run, TrainState(1, {}, values), keep_last=1)
+    assert not run.steps.exists()
+
+
+NESTED: list[Any] = []
+for _ in range(300):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    ("value", "code"), [(NESTED, "json-too-deep"), (10**2000, "json-broken")], ids=["deep", "long"]
+)
+def test_values_beyond_the_limits_of_reading_are_refused_before_anything_is_written(
+    run: RunFolder, value: Any, code: str
+) -> None:
+    with pytest.raises(VoxgraftError) as caught:
+        save_step(run, TrainState(1, {}, {"x": value}), keep_last=1)
+    assert caught.value.code == code
     assert not run.steps.exists()
 
 
@@ -363,7 +418,6 @@ def test_a_step_that_cannot_be_removed_is_a_finding_and_the_save_stands(
     assert save(run, 4, keep_last=1)[0] == [1, 3]
 
 
-@pytest.mark.long
 def test_nothing_is_removed_before_the_new_step_was_read_back(run: RunFolder) -> None:
     save(run, 1, 2)
     with stopped_at("save.verify", run, 3) as process:

@@ -6,6 +6,7 @@ import pytest
 
 from voxgraft.text.normalize import build_normalizer
 from voxgraft.text.normalize.generic import (
+    FINGERPRINT_NUMBERS,
     NUM2WORDS_LANGUAGES,
     Normalizer,
     TextEditor,
@@ -101,6 +102,36 @@ def test_groups_and_decimals_are_read_as_the_language_writes_them() -> None:
     assert said("fa", "۱٬۵۰۰") == words("fa", 1500)
     assert said("uk", "5") == words("uk", 5).replace("'", "ʼ")
     assert "'" in words("uk", 5)
+
+
+GROUPED_BY_SPACES = "be cs eo fi fr hu kk lt lv nb no pl pt ru sk sv tg uk".split()
+"""Of the languages whose numbers are read, those whose thousands CLDR groups by spaces."""
+
+
+@pytest.mark.parametrize("language", NUM2WORDS_LANGUAGES)
+def test_a_space_between_digits_groups_thousands_only_where_the_language_writes_so(language: str) -> None:
+    apart = (1500,) if language in GROUPED_BY_SPACES else (1, 500)
+    mark = NUM2WORDS_LANGUAGES[language].apostrophe
+    assert said(language, "1 500") == words(language, *apart).replace("'", mark)
+
+
+@pytest.mark.parametrize("language", NUM2WORDS_LANGUAGES)
+def test_a_number_with_a_full_stop_before_a_capital_is_a_date_in_german_alone(language: str) -> None:
+    assert ("12" in said(language, "x 12. May")) == (language in ("de", "de-CH"))
+
+
+@pytest.mark.parametrize("language", NUM2WORDS_LANGUAGES)
+def test_numbers_are_read_up_to_a_billion_and_in_danish_up_to_a_million(language: str) -> None:
+    largest = 10**6 - 1 if language == "da" else 10**9 - 1
+    mark = NUM2WORDS_LANGUAGES[language].apostrophe
+    assert said(language, str(largest)) == words(language, largest).replace("'", mark)
+    assert said(language, str(largest + 1)) == str(largest + 1)
+
+
+def test_the_numbers_that_tell_one_edition_of_num2words_from_another_are_the_same_in_all_releases() -> None:
+    """Grafts have recorded a hash of their words."""
+    tens, large = [40, 50, 60, 70, 80, 90, 100], [101, 110, 199, 200, 345, 999, 1000, 1001, 2026, 12345, 100000, 987654]
+    assert list(FINGERPRINT_NUMBERS) == [*range(31), *tens, *large]
 
 
 @pytest.mark.parametrize(

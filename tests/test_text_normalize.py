@@ -20,7 +20,7 @@ from voxgraft.cli import run_cli
 from voxgraft.config.run import VocabularySettings
 from voxgraft.models import get_family
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.text.normalize import build_normalizer, replay_changes
+from voxgraft.text.normalize import build_normalizer, normalize_marked_text, replay_changes
 from voxgraft.text.normalize.ethiopic import AmharicVerbalizer, TigrinyaVerbalizer
 from voxgraft.text.normalize.generic import NormalizedText
 from voxgraft.text.normalize.reader import NumberExpander, parse_ethiopic_numeral
@@ -352,6 +352,19 @@ LONGEST, TOO_LONG = 10**14 + 5, 10**15 + 5
         ("3-5%", ["interval"]),
         ("0911223344", ["phone"]),
         ("001", ["digit-by-digit"]),
+        ("091122", ["digit-by-digit"]),
+        ("0911223", ["phone"]),
+        ("0" + "1" * 14, ["phone"]),
+        ("0" + "1" * 15, ["digit-by-digit"]),
+        ("1/10", ["fraction"]),
+        ("9/10", ["fraction"]),
+        ("1/11", ["cardinal", "cardinal", "symbol-removed"]),
+        ("1/1", ["cardinal", "cardinal", "symbol-removed"]),
+        ("31/12/2015", ["date"]),
+        ("0/12/2015", ["cardinal", "cardinal", "cardinal", "symbol-removed", "symbol-removed"]),
+        ("1/0/2015", ["cardinal", "cardinal", "cardinal", "symbol-removed", "symbol-removed"]),
+        ("12/12/2015 እ.ኤ.አ", ["abbreviation", "date"]),
+        ("13/13/2015 እ.ኤ.አ", ["abbreviation", "symbol-removed", *["cardinal"] * 3, "symbol-removed"]),
         ("-5", ["negative"]),
         ("5%", ["percent"]),
     ],
@@ -389,3 +402,50 @@ def test_a_language_without_units_money_and_ordinals_reads_its_numbers(text: str
     assert rule not in ("unit", "money", "ordinal", "percent")
     if text == "12":
         assert words == AmharicVerbalizer().cardinal(12)
+
+
+def test_prepositions_and_endings_stay_at_the_number_that_they_are_written_at() -> None:
+    tigrinya, amharic = build_normalizer("ti"), build_normalizer("am")
+    assert tigrinya.normalise("3ን 5ን ብ3 ሰ3").text == "ሰለስተን ሓሙሽተን ብሰለስተ ሰ ሰለስተ"
+    assert amharic.normalise("በ3 3ን ከ5").text == "በሶስት ሶስትን ከአምስት"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "said"),
+    [
+        ("ti", "3:00", "ሰዓት ሰለስተ"),
+        ("ti", "3:05", "ሰዓት ሰለስተን ሓሙሽተ ደቒቕን"),
+        ("ti", "3:00:05", "ሰዓት ሰለስተን ሓሙሽተ ካልኢትን"),
+        ("ti", "0.50 ብር", "ሓምሳ ሳንቲም"),
+        ("ti", "1010", "ሓደ ሽሕን ዓሰርተን"),
+        ("ti", "2100", "ክልተ ሽሕን ሓደ ሚእትን"),
+        ("ti", "10ቲ 11ቲ", "ዓስረይቲ መበል ዓሰርተ ሓደ"),
+        ("am", "3:00:05", "ሶስት ሰዓት ከአምስት ሰከንድ"),
+        ("am", "£0.20", "ሃያ ፔንስ"),
+        ("am", "0 ብር", "ዜሮ ብር"),
+        ("am", "ሰላምበ3", "ሰላምበ ሶስት"),
+        ("am", "እንደ3", "እንደሶስት"),
+        ("am", "a+b 3 +4", "a b ሶስት ሲደመር አራት"),
+    ],
+)
+def test_parts_that_are_zero_are_not_said_and_words_are_set_apart(language: str, text: str, said: str) -> None:
+    assert build_normalizer(language).normalise(text).text == said
+
+
+def test_spans_of_other_languages_stay_as_written_and_places_count_from_the_start_of_the_text() -> None:
+    text = "3 [en]3 “x” ABC[/en] 3፡[fr] 4 [/fr] 1:30 ABC [am]“5”[/am]"
+    found = normalize_marked_text(build_normalizer("am"), text)
+    assert found.text == 'ሶስት [en]3 “x” ABC[/en] ሶስት፡[fr] 4 [/fr] አንድ ሰዓት ተኩል ABC [am]"አምስት"[/am]'
+    assert replay_changes(text, found.changes) == found.text
+    assert [found.text[note.place :][: len(note.text)] for note in found.notes] == [note.text for note in found.notes]
+    assert [(note.rule, note.text) for note in found.notes] == [("latin-word", "ABC")]
+    assert [change.rule for change in found.changes] == [
+        "cardinal",
+        "cardinal",
+        "time",
+        "plain-mark",
+        "plain-mark",
+        "cardinal",
+    ]
+    unmarked = "3 [x] 3"
+    assert normalize_marked_text(build_normalizer("am"), unmarked) == build_normalizer("am").normalise(unmarked)

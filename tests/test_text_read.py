@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from voxgraft.core.errors import FileError, TextError
 from voxgraft.core.languages import count_scripts
-from voxgraft.tokenizers import load_proof_corpus, read_texts, read_user_corpus
+from voxgraft.tokenizers import compute_texts_sha256, load_proof_corpus, read_texts, read_user_corpus
 
 
 def written(folder: Path, data: bytes, name: str = "am.txt") -> Path:
@@ -55,6 +58,60 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError) as refused:
         read_texts([written(tmp_path, b"")])
     assert refused.value.code == "file-empty"
+
+
+CLIPS: tuple[dict[str, Any], ...] = (
+    {"text": "ሀ", "split": "train"},
+    {"text": "  ለ ", "split": None},
+    {"text": "ሐ"},
+    {"text": "held out", "split": "validation"},
+    {"text": "rejected", "rejected": ["noise"]},
+    {"text": "መ", "rejected": ["noise"], "taken_back": True},
+    {"text": " ", "split": "train"},
+)
+
+
+def manifest(folder: Path, *clips: Any, name: str = "manifest.jsonl") -> Path:
+    lines = [{"voxgraft_manifest": 1}, *clips]
+    return written(folder, "".join(json.dumps(line) + "\n" for line in lines).encode(), name)
+
+
+def test_of_a_manifest_the_texts_are_read_that_are_learned_from(tmp_path: Path) -> None:
+    assert read_texts([manifest(tmp_path, *CLIPS)]).sentences == ("ሀ", "ለ", "ሐ", "መ")
+    assert len(read_texts([manifest(tmp_path, *CLIPS, name="manifest.txt")]).sentences) == 1 + len(CLIPS)
+    for wrong in ({"seconds": 1.0}, {"text": 3}, ["text"]):
+        with pytest.raises(TextError) as refused:
+            read_texts([manifest(tmp_path, CLIPS[0], wrong)])
+        assert (refused.value.code, "line 3" in refused.value.finding.found) == ("text-manifest", True)
+
+
+def test_the_hash_of_a_manifest_is_one_of_the_texts_and_that_of_another_file_one_of_its_bytes(tmp_path: Path) -> None:
+    path = manifest(tmp_path, *CLIPS)
+    expected = hashlib.sha256("ሀ\nለ\nሐ\nመ\n".encode()).hexdigest()
+    assert compute_texts_sha256(path) == expected
+    manifest(tmp_path, *CLIPS[:4], {"text": "rejected too", "rejected": ["noise"]}, *CLIPS[5:], {"text": ""})
+    assert compute_texts_sha256(path) == expected
+    manifest(tmp_path, CLIPS[1], CLIPS[0])
+    assert compute_texts_sha256(path) == hashlib.sha256("ለ\nሀ\n".encode()).hexdigest()
+    for other in (manifest(tmp_path, *CLIPS, name="texts.txt"), written(tmp_path, b'{"x": 1}\n', "other.jsonl")):
+        assert compute_texts_sha256(other) == hashlib.sha256(other.read_bytes()).hexdigest()
+
+
+def test_a_letter_under_more_marks_than_any_language_has_is_refused_in_a_long_line_only(tmp_path: Path) -> None:
+    heap = "a" + "\u0301" * 64
+    assert len(read_texts([written(tmp_path, heap.encode())]).sentences) == 1
+    for length in (1000, 1001):
+        path = written(tmp_path, ("b" * (length - len(heap)) + heap).encode())
+        if length <= 1000:
+            assert read_texts([path]).sentences
+            continue
+        with pytest.raises(TextError) as refused:
+            read_texts([path])
+        assert refused.value.code == "text-marks"
+        assert (
+            f"line 1 has over 64 marks on one letter, from character {length - 63:,} on" == refused.value.finding.found
+        )
+    assert read_texts([written(tmp_path, ("b" * 2000 + heap[:-1]).encode())]).sentences
 
 
 def test_a_users_proof_text_is_of_the_language_that_its_file_is_named_after(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sentencepiece import sentencepiece_model_pb2 as schema
 
-from voxgraft.core.errors import TokenizerError
+from voxgraft.core.errors import TokenizerError, VoxgraftError
 from voxgraft.tokenizers import NewPiece, TokenizerAdditions, TokenizerKind, parse_tokenizer
 from voxgraft.tokenizers.formats import SentencePieceTokenizer
 
@@ -69,6 +69,27 @@ def test_a_json_tokenizer_spells_by_its_merges_its_added_tokens_and_its_unknown_
     assert tokenizer.units("") == tokenizer.units("x") == []
 
 
+def test_a_lost_unknown_piece_is_put_back_only_in_a_file_that_is_judged() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["model"]["unk_token"] = None
+
+    def judged(**vocab: int) -> Any:
+        document["model"]["vocab"] = {**vocab, "a": 1, "b": 2, "ab": 3}
+        return parse_tokenizer(json.dumps(document).encode(), Path("tokenizer.json"), judged=True)
+
+    found = judged(**{"[UNK]": 0, "<unk>": 9})
+    assert (found.lost_unknown, found.unknown_id, found.encode("x")) == ("[UNK]", 0, [0])
+    assert judged(**{"<unk>": 9}).lost_unknown == "<unk>"
+    assert parse_tokenizer(json.dumps(DOCUMENT).encode(), Path("t.json"), judged=True).lost_unknown is None  # type: ignore[attr-defined]
+    with pytest.raises(TokenizerError, match="unk_token null is not in the vocabulary"):
+        judged(unknown=0)
+    document["model"]["vocab"] = DOCUMENT["model"]["vocab"]
+    assert error_of(json.dumps(document).encode()).code == "tokenizer-broken"
+    document["model"]["vocab"] = None
+    with pytest.raises(TokenizerError, match=r"model\.vocab is not a map"):
+        parse_tokenizer(json.dumps(document).encode(), Path("tokenizer.json"), judged=True)
+
+
 def test_a_vocabulary_with_gaps_is_read_with_its_gaps() -> None:
     document = copy.deepcopy(DOCUMENT)
     document["model"]["vocab"] |= {"[en]": 4, "[en-gb]": 7}
@@ -92,6 +113,65 @@ def test_growing_appends_the_tag_and_the_pieces_and_writes_merges_in_the_files_o
     untagged = json.loads(before.grown(additions("bpe-json")))
     assert untagged["model"]["vocab"]["ሀ"] == 6
     assert untagged["added_tokens"] == document["added_tokens"]
+
+
+def test_a_token_is_shown_by_its_piece_or_else_by_its_number() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["added_tokens"][1]["id"] = 7
+    tokenizer = parsed(document)
+    assert [tokenizer.shown(at) for at in (-1, 0, 3, 5, 7, 8)] == ["<-1>", "[UNK]", "ab", "<5>", "[en-gb]", "<8>"]
+    assert (tokenizer.size, tokenizer.gaps, tokenizer.ids["[en-gb]"]) == (8, (5, 6), 7)
+    assert tokenizer.characters == set("[UNK]ab")
+    found = [tokenizer.has_control_token(tag) for tag in ("[en]", "[am]", "ab", "[UNK]")]
+    assert found == [True, False, False, False]
+    document["added_tokens"][0]["id"], document["model"]["vocab"]["c"] = 1, 4
+    del document["model"]["vocab"]["a"]
+    document["model"].update(merges=[], vocab={"[UNK]": 0, "b": 2})
+    assert not parsed(document).has_control_token("[am]"), "no tag has the id of another"
+
+
+def test_additions_are_read_back_as_they_were_saved(tmp_path: Path) -> None:
+    path = tmp_path / "additions.json"
+    scored = NewPiece("ሐመ", ("ሐ", "መ"), 7, -3.25)
+    for tag, count in (("[am]", 5), (None, 4)):
+        made = TokenizerAdditions("tiny", "am", "bpe-json", "0" * 64, tag, (*PIECES, scored))
+        assert len(made) == count
+        assert (made.characters, made.merges) == (PIECES[:2], (PIECES[2], scored))
+        made.save(path, overwrite=tag is None)
+        assert TokenizerAdditions.load(path) == made
+    with pytest.raises(VoxgraftError) as refused:
+        made.save(path)
+    assert refused.value.code == "file-exists"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "voxgraft-additions-2"},
+        {"pieces": [{"text": "ሀለ", "parts": ["ሀ", "ሐ"], "count": 1, "score": None}]},
+        {"pieces": [{"text": "ሀለመ", "parts": ["ሀ", "ለ", "መ"], "count": 1, "score": None}]},
+        {"pieces": [{"text": "", "parts": None, "count": 1, "score": None}]},
+        {"pieces": [{"text": 3, "parts": None, "count": 1, "score": None}]},
+        {"pieces": [{"text": "ሀ", "parts": None, "count": "many", "score": None}]},
+        {"pieces": [{"text": "ሀ", "count": 1, "score": None}]},
+        {"pieces": None},
+        {"tag": ""},
+        {"tag": 4},
+        {"base_sha256": ""},
+        {"language": None},
+    ],
+    ids=lambda change: json.dumps(change)[:50],
+)
+def test_additions_that_voxgraft_did_not_write_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    made = TokenizerAdditions("tiny", "am", "bpe-json", "0" * 64, "[am]", PIECES)
+    path = tmp_path / "additions.json"
+    path.write_text(json.dumps(made.to_json()))
+    assert TokenizerAdditions.load(path) == made
+    for value in ({**made.to_json(), **change}, [made.to_json()]):
+        path.write_text(json.dumps(value))
+        with pytest.raises(TokenizerError) as refused:
+            TokenizerAdditions.load(path)
+        assert refused.value.code == "additions-broken"
 
 
 def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -125,9 +205,9 @@ def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (changed("model/ignore_merges", True), "tokenizer-unsupported", "ignore_merges is true"),
         (changed("model/vocab", {}), "tokenizer-broken", "model.vocab is not a map"),
         (changed("model/vocab", ["a"]), "tokenizer-broken", "model.vocab is not a map"),
-        (changed("model/vocab/a", -1), "tokenizer-broken", "piece 'a' has id -1"),
-        (changed("model/vocab/a", True), "tokenizer-broken", "piece 'a' has id true"),
-        (changed("model/vocab/a", 1_000_000), "tokenizer-broken", "piece 'a' has id 1000000"),
+        (changed("model/vocab/a", -1), "tokenizer-broken", "token 'a' has id -1"),
+        (changed("model/vocab/a", True), "tokenizer-broken", "token 'a' has id true"),
+        (changed("model/vocab/a", 1_000_000), "tokenizer-broken", "token 'a' has id 1000000"),
         (changed("model/vocab/a", 2), "tokenizer-duplicate-id", "'a' and 'b' both have id 2"),
         (changed("model/unk_token", None), "tokenizer-broken", "unk_token null"),
         (changed("model/unk_token", "?"), "tokenizer-broken", 'unk_token "?"'),
@@ -278,6 +358,44 @@ def test_added_pieces_come_last_with_scores_that_move_nothing() -> None:
         made: Any = schema.ModelProto.FromString(data)
         assert made.trainer_spec.vocab_size == len(after.pieces)
         assert {piece.type for piece in made.pieces[-4:]} == {NORMAL}
+
+
+def charsmap(root: int, value: int, texts: bytes, num_units: int = 256) -> bytes:
+    """A normalizer's table whose root has one value: unit 1, or by bit 9 of the root unit 256."""
+    units = [0x8000_0000] * num_units  # a unit with the highest bit is a value
+    units[0] = root
+    units[root >> 10 << (8 if root & 1 << 9 else 0)] |= value
+    table = b"".join(unit.to_bytes(4, "little") for unit in units)
+    return len(table).to_bytes(4, "little") + table + texts
+
+
+NEAR, FAR = 1 << 10 | 1 << 8, 1 << 10 | 1 << 9 | 1 << 8
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        (charsmap(NEAR, 0, b"a\0"), ""),
+        (charsmap(NEAR, 1, b"a\0"), ""),
+        (charsmap(NEAR, 2, b"a\0"), "points outside its texts"),
+        (charsmap(NEAR, 0, "é\0".encode()), ""),
+        (charsmap(NEAR, 1, "é\0".encode()), "points outside its texts"),  # inside of a character
+        (charsmap(NEAR, 2, "é\0".encode()), ""),
+        (charsmap(FAR, 1, b"a\0", num_units=512), ""),
+        (charsmap(FAR, 2, b"a\0", num_units=512), "points outside its texts"),
+        (charsmap(FAR ^ 1 << 8, 2, b"a\0", num_units=512), ""),  # the root leads to no value
+        (charsmap(FAR, 0, b"a\0", num_units=512)[: 4 + 2048] + b"a", "table is damaged"),
+        (charsmap(NEAR, 0, b"a\0", num_units=512)[: 4 + 2048], "table is damaged"),
+        ((1024).to_bytes(4, "little") + charsmap(FAR, 0, b"a\0", num_units=512)[4:], "points outside itself"),
+        (charsmap(255 << 10 | 1 << 8, 0, b"a\0"), ""),
+    ],
+)
+def test_a_normalizers_table_reaches_the_library_only_if_no_jump_leaves_it(table: bytes, found: str) -> None:
+    made = model()
+    made.normalizer_spec.precompiled_charsmap = table
+    error = error_of(made.SerializeToString())  # the library has tests of its own, which none of these passes
+    assert error.code == "tokenizer-broken"
+    assert (found or "charsmap is invalid") in error.finding.found
 
 
 def put(at: int, **values: Any) -> Callable[[Any], None]:

@@ -22,7 +22,7 @@ from typing import Any
 import av
 
 from tests.support.server import Answer, ask, open_app
-from voxgraft.audio.encode import AUDIO_TYPES
+from voxgraft.audio.files import AUDIO_TYPES
 from voxgraft.core.web import App
 from voxgraft.server.scheduler import Scheduler
 from voxgraft.synthesis.api import TTS

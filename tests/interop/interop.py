@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tests.support.companion_vocoder import CompanionVocoder
 from tests.support.synthesis import give_adapter
 from tools.random_bases import RandomBaseSize, make_random_base, random_blocks
 from voxgraft.cli.app import run_cli
@@ -33,12 +34,12 @@ from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, SequencePart, TokenSequence, build_sequence
 from voxgraft.models.chatterbox.family import T3Size, t3_shapes
 from voxgraft.models.chatterbox.model import read_built_in_voice
-from voxgraft.models.chatterbox.upstream import CompanionVocoder
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, load_model, pack_batch
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules
 from voxgraft.tokenizers import open_tokenizer
 
+S3GEN_RATE_HZ = 24_000
 SIZES = {"small": (14, 64, 40), "full": (30, 4096, 40)}
 """Layers, width of the MLP, and learned pieces. The package's analyzer looks at the fourteenth layer."""
 PUBLISHED = (30, 4096)
@@ -223,10 +224,10 @@ def companion_speaks(base: Path) -> list[str]:
         return ["the companion finds no S3Gen"]
     voice = read_built_in_voice(base / "conds.pt")
     began = time.monotonic()
-    wave = vocoder.sound([list(range(100, 112))], [voice])[0]
+    wave = vocoder.sound(list(range(100, 112)), voice)
     vocoder.companion.close()
     print(
-        f"companion: {len(wave) / vocoder.sample_rate:.2f} s of sound for 12 codes in {time.monotonic() - began:.1f} s, finite {np.isfinite(wave).all()}"
+        f"companion: {len(wave) / S3GEN_RATE_HZ:.2f} s of sound for 12 codes in {time.monotonic() - began:.1f} s, finite {np.isfinite(wave).all()}"
     )
     return [] if len(wave) else ["the companion gave no samples"]
 

@@ -254,10 +254,10 @@ class Checkpoint:
         info = self.info(name)
         return self._values(info) if raw else to_float32(self._values(info), info.dtype)
 
-    def read_rows(self, name: str, start: int, stop: int, *, raw: bool = False) -> NDArray[np.generic]:
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         """Some rows of a tensor, as `read` gives them."""
         info = self.info(name).rows(start, stop)
-        return self._values(info) if raw else to_float32(self._values(info), info.dtype)
+        return to_float32(self._values(info), info.dtype)
 
     def raw(self, name: str) -> Iterator[memoryview]:
         """The bytes of a tensor's values, in order. Each piece is good only until the next is requested."""

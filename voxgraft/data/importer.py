@@ -30,7 +30,7 @@ from voxgraft.data.lists import (
     read_transcript_list,
 )
 from voxgraft.data.manifest import ManifestClip, SourceProblem
-from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions, cut_segments, length_reasons
+from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, CutOptions, cut_segments, length_reasons
 from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import build_normalizer, normalize_marked_text
@@ -140,10 +140,10 @@ def import_source(dataset: DatasetFolder, task: ImportTask, options: ImportOptio
             problems: list[SourceProblem] = []
             try:
                 ids = _ClipIdAllocator(recording, task.previous if journal.is_reimport else ())
-                for clip, cut in _iter_source_clips(source, ids, options, problems):
+                for clip, samples in _iter_source_clips(source, ids, options, problems):
                     if clip.id not in intact:
                         # The file first, then its journal entry: what is recorded is complete.
-                        journal.add(clip, write_clip_audio(dataset.folder / clip.audio, cut.samples, options.rate))
+                        journal.add(clip, write_clip_audio(dataset.folder / clip.audio, samples, options.rate))
             except WriteError:  # the disk is full or read-only: other sources would fail too
                 raise
             except VoxgraftError as error:
@@ -175,10 +175,10 @@ def _rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceIm
             values = journal.source["options"]
             options = ImportOptions(**{**values, "cut": CutOptions(**values["cut"])})
             ids = _ClipIdAllocator(recording, journal.clips)
-            for clip, cut in _iter_source_clips(source, ids, options, []):
+            for clip, samples in _iter_source_clips(source, ids, options, []):
                 old = left.get(clip.id)
                 if old is not None and all(getattr(old, name) == getattr(clip, name) for name in _CUT_FIELDS):
-                    journal.add(old, write_clip_audio(dataset.folder / old.audio, cut.samples, options.rate))
+                    journal.add(old, write_clip_audio(dataset.folder / old.audio, samples, options.rate))
                     del left[clip.id]
                 if not left:
                     break
@@ -246,12 +246,12 @@ def _iter_source_clips(
     ids: _ClipIdAllocator,
     options: ImportOptions,
     problems: list[SourceProblem],
-) -> Iterator[tuple[ManifestClip, AudioSegment]]:
+) -> Iterator[tuple[ManifestClip, AudioSamples]]:
     """Every clip of a source with its audio, always in the same order."""
     segments = _segments_from_subtitles if source.kind == "subtitles" else _segments_from_list
-    for cut, speaker, recording, language, file, other in segments(source, ids.recording, options, problems):
-        lines = (cut.cues[0].line, cut.cues[-1].last_line)
-        seconds = len(cut.samples) / options.rate
+    for cut, samples, recording, language, file, other in segments(source, ids.recording, options, problems):
+        lines = (cut.line, cut.last_line)
+        seconds = len(samples) / options.rate
         # Subtitles of a longer version of the film continue after the end of the recording.
         if seconds < MIN_CLIP_SECONDS:
             found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording ends before it"
@@ -277,26 +277,26 @@ def _iter_source_clips(
             seconds=round(seconds, 4),
             text=text,
             language=language,
-            speaker=options.speaker or speaker,
+            speaker=options.speaker or cut.speaker,
             recording=recording,
             sample_rate=options.rate,
             text_as_found=cut.original_text,
             start=round(cut.start, 4),
             end=round(cut.start + seconds, 4),
             source=f"{file}:{lines[0]}",
-            rejected=cut.reasons,
+            rejected=cut.marks,
             other=other,
         )
-        yield clip, cut
+        yield clip, samples
 
 
-Segment = tuple[AudioSegment, str, str, str, str, dict[str, Any]]
-"""A cut with its speaker, recording, language, the file that its text comes from, and further keys of its clip."""
+SourceSegment = tuple[Cue, AudioSamples, str, str, str, dict[str, Any]]
+"""A clip as it is cut, with its recording, language, the file of its text, and further keys of its clip."""
 
 
 def _segments_from_subtitles(
     source: ImportSource, recording: str, options: ImportOptions, problems: list[SourceProblem]
-) -> Iterator[Segment]:
+) -> Iterator[SourceSegment]:
     assert source.media is not None
     name = source.text.name
     shown, unread = read_subtitles(source.text, options.encoding)
@@ -312,19 +312,19 @@ def _segments_from_subtitles(
     media = MediaReader(source.media, options.rate)
     voice = SileroVad(options.rate) if options.activity == "silero" else None
     how = replace(options.cut, language=options.language)
-    for cut in cut_segments(RollingAudioBuffer(media.blocks(), options.rate, voice), cues, how):
-        label = cut.cues[0].speaker
-        who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
-        cut = _reject_not_finite(cut, media)
-        yield cut, f"{recording}:{label}" if label else who, recording, options.language, name, {}
+    who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
+    for cut, samples in cut_segments(RollingAudioBuffer(media.blocks(), options.rate, voice), cues, how):
+        speaker = f"{recording}:{cut.speaker}" if cut.speaker else who
+        cut = replace(_reject_not_finite(cut, media), speaker=speaker)
+        yield cut, samples, recording, options.language, name, {}
     problems += _decode_problems(media, source.media.name)
 
 
-def _reject_not_finite(cut: AudioSegment, media: MediaReader) -> AudioSegment:
+def _reject_not_finite(cut: Cue, media: MediaReader) -> Cue:
     """A clip with NaN or infinite samples, which are silence now, is rejected by that name."""
     if not media.has_not_finite(cut.start, cut.end):
         return cut
-    return replace(cut, reasons=(*cut.reasons, NOT_FINITE))
+    return replace(cut, marks=(*cut.marks, NOT_FINITE))
 
 
 def _decode_problems(media: MediaReader, name: str) -> list[SourceProblem]:
@@ -341,7 +341,7 @@ def _decode_problems(media: MediaReader, name: str) -> list[SourceProblem]:
 
 def _segments_from_list(
     source: ImportSource, recording: str, options: ImportOptions, problems: list[SourceProblem]
-) -> Iterator[Segment]:
+) -> Iterator[SourceSegment]:
     """Clips of a list, as long as its rows say: they were cut before."""
     rows: Iterable[TranscriptRow] = _read_source_rows(source, options, problems)
     known: dict[int, str] = {}
@@ -351,10 +351,8 @@ def _segments_from_list(
     for row, samples, media in read_row_audio(rows, source, options.rate, problems):
         end = row.start + len(samples) / options.rate
         file, line = (row.audio, 1) if source.kind == "folder" else (source.text.name, row.line)
-        cue = Cue(row.start, end, row.text, line, line, original_text=row.original_text)
         is_whole = row.end is None or row.end - end <= MAX_MISSING_SECONDS
-        reasons = (*length_reasons(cue.end - cue.start, options.cut), *(() if is_whole else (NO_PAUSE,)))
-        cut = _reject_not_finite(AudioSegment(samples, cue.start, cue.end, row.text, (cue,), reasons), media)
+        marks = (*length_reasons(end - row.start, options.cut), *(() if is_whole else (NO_PAUSE,)))
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
         own = recording if source.tree else own  # the chapter
         who = {
@@ -363,8 +361,10 @@ def _segments_from_list(
             "recording": own,
             "file": media.path.stem,
         }
-        speaker = row.speaker or who[options.speaker_from]
-        yield cut, speaker, own, row.language or options.language, file, dict(row.other)
+        speaker, original_text = row.speaker or who[options.speaker_from], row.original_text or row.text
+        cut = Cue(row.start, end, row.text, line, line, speaker, original_text, marks)
+        cut = _reject_not_finite(cut, media)
+        yield cut, samples, own, row.language or options.language, file, dict(row.other)
         problems += _decode_problems(media, row.audio)
 
 
@@ -387,7 +387,7 @@ def _read_source_rows(
         first = seen.setdefault((row.audio, row.start), replace(row, data=None))
         if first.line != row.line and row.data is None and row.end == first.end:
             code = "table-duplicate" if row.text == first.text else "table-double-id"
-            found = f"{row.audio} is on line {first.line} already: {first.text!r:.60}, and here {row.text!r:.60}"
+            found = f"{row.audio} is also on line {first.line}: {first.text!r:.60} there, {row.text!r:.60} here"
             problems.append(SourceProblem(code, found, source.text.name, row.line))
             continue
         yield row

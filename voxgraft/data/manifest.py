@@ -214,7 +214,7 @@ class DatasetSummary:
     reviewed: Counter[str] = field(default_factory=Counter)
     """Clips by what a person has decided, used or not; likewise below."""
     machine_made: int = 0
-    """Texts of a recognizer that nobody has reviewed."""
+    """Texts of a recognizer that have not been reviewed."""
 
     @classmethod
     def of(cls, clips: Iterable[ManifestClip]) -> DatasetSummary:
@@ -339,12 +339,9 @@ def resolve_text_files(settings: RunSettings, run: Path | None) -> tuple[Path, .
         return settings.texts
     manifest = resolve_manifest_path(settings.data.dataset, RunFolder(run).data)
     if settings.texts:
-        return tuple(path for path in settings.texts if is_file(path) or not _is_same_path(path, manifest))
+        real = os.path.realpath(manifest)
+        return tuple(path for path in settings.texts if is_file(path) or os.path.realpath(path) != real)
     return (manifest,) if is_file(manifest) else ()
-
-
-def _is_same_path(path: Path, other: Path) -> bool:
-    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def select_clips(path: Path, language: str) -> tuple[list[ManifestClip], dict[str, int]]:

@@ -88,32 +88,24 @@ class CutOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class AudioSegment:
-    """A part of the recording with the cues that are spoken in it: first one aligned cue, at last a clip."""
+class _AlignedCue:
+    """A cue and where it is spoken: its edges are in pauses, as far as there are some."""
 
-    samples: AudioSamples
-    """Empty until the clip is cut."""
+    cue: Cue
     start: float
     end: float
-    text: str
-    cues: tuple[Cue, ...]
-    reasons: tuple[str, ...] = ()
-    """Why the clip is rejected."""
     has_pause_after: bool = True
     """Whether a pause was found between this cue and the next."""
     has_pause_before: bool = True
     speech: float = 0.0
     """Seconds of speech between its edges."""
 
-    @property
-    def original_text(self) -> str:
-        return "\n".join(cue.original_text or cue.text for cue in self.cues)
+
+Segment = tuple[Cue, AudioSamples]
+"""A clip as it is cut: the text, lines and marks of all cues that are spoken in it, its own times, and its sound."""
 
 
-_NO_SAMPLES: AudioSamples = np.zeros(0, np.float32)
-
-
-def cut_segments(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
+def cut_segments(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[Segment]:
     """The clips of all cues, in order. Cues after the end of the recording give clips without samples."""
     if not cues:
         return
@@ -122,8 +114,8 @@ def cut_segments(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOption
     both = {place for place, (one, two) in enumerate(pairwise(cues)) if _cues_overlap(one, two)}
     both |= {place + 1 for place in both}
     cues = [replace(cue, marks=(*cue.marks, OVERLAPPING)) if at in both else cue for at, cue in enumerate(cues)]
-    group: list[AudioSegment] = []
-    for after, placed in zip((*cues[1:], None), align_cues(buffer, cues, options), strict=True):
+    group: list[_AlignedCue] = []
+    for after, placed in zip((*cues[1:], None), _align_cues(buffer, cues, options), strict=True):
         if group and not _should_join(group, placed, options, punctuated=punctuated):
             if punctuated and _is_ambiguous_boundary(group[-1], placed):
                 group[-1] = replace(group[-1], has_pause_after=False)
@@ -138,10 +130,10 @@ def cut_segments(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOption
             buffer.pinned_from = float("inf")
 
 
-def _should_join(group: list[AudioSegment], after: AudioSegment, options: CutOptions, *, punctuated: bool) -> bool:
+def _should_join(group: list[_AlignedCue], after: _AlignedCue, options: CutOptions, *, punctuated: bool) -> bool:
     """Whether the next cue belongs to the same clip."""
     first, last = group[0], group[-1]
-    one, two = last.cues[0], after.cues[0]
+    one, two = last.cue, after.cue
     if one.speaker != two.speaker or one.marks != two.marks or _cues_overlap(one, two):
         return False
     unfinished = punctuated and not ENDS_WITH_SENTENCE.search(one.text)
@@ -152,9 +144,9 @@ def _should_join(group: list[AudioSegment], after: AudioSegment, options: CutOpt
     return unfinished or short or not last.has_pause_after
 
 
-def _is_ambiguous_boundary(one: AudioSegment, two: AudioSegment) -> bool:
+def _is_ambiguous_boundary(one: _AlignedCue, two: _AlignedCue) -> bool:
     """Whether the pause between two cues may belong to a sentence end inside one of them."""
-    before, after = one.cues[0], two.cues[0]
+    before, after = one.cue, two.cue
     if ENDS_WITH_SENTENCE.search(before.text) or before.speaker != after.speaker:
         return False
     return (
@@ -171,12 +163,12 @@ def _cues_overlap(one: Cue, two: Cue) -> bool:
 
 
 def _segments_from_group(
-    buffer: RollingAudioBuffer, group: list[AudioSegment], options: CutOptions
-) -> Iterator[AudioSegment]:
+    buffer: RollingAudioBuffer, group: list[_AlignedCue], options: CutOptions
+) -> Iterator[Segment]:
     """A group of joined cues as one clip, or as several if it is too long."""
     start, end = group[0].start, group[-1].end
     if end - start > options.longest and options.refine:
-        cues = tuple(one.cues[0] for one in group)
+        cues = [one.cue for one in group]
         pauses = find_pauses(*get_speech_frames(buffer, start, end))
         if parts := split_long_segment(cues, start, end, pauses, options):
             for text, first, last in parts:
@@ -186,7 +178,7 @@ def _segments_from_group(
                 yield _cut(buffer, first, last, text, cues, [] if begins_well and ends_well else [NO_PAUSE], options)
             return
         # It cannot be split by sentences: fill clips cue by cue.
-        run: list[AudioSegment] = []
+        run: list[_AlignedCue] = []
         for placed in group:
             if run and placed.end - run[0].start > options.longest and not _is_ambiguous_boundary(run[-1], placed):
                 yield _cut_joined(buffer, run, options)
@@ -196,8 +188,8 @@ def _segments_from_group(
     yield _cut_joined(buffer, group, options)
 
 
-def _cut_joined(buffer: RollingAudioBuffer, group: list[AudioSegment], options: CutOptions) -> AudioSegment:
-    cues = tuple(one.cues[0] for one in group)
+def _cut_joined(buffer: RollingAudioBuffer, group: list[_AlignedCue], options: CutOptions) -> Segment:
+    cues = [one.cue for one in group]
     reasons = [NO_SPEECH] if sum(one.speech for one in group) < MIN_CLIP_SPEECH_SECONDS else []
     if not (group[0].has_pause_before and group[-1].has_pause_after):
         reasons.append(NO_PAUSE)
@@ -209,12 +201,15 @@ def _cut(
     start: float,
     end: float,
     text: str,
-    cues: tuple[Cue, ...],
+    cues: Sequence[Cue],
     found: list[str],
     options: CutOptions,
-) -> AudioSegment:
-    reasons = (*(mark for cue in cues for mark in cue.marks), *found, *length_reasons(end - start, options))
-    return AudioSegment(buffer.samples(start, end), start, end, text, cues, tuple(dict.fromkeys(reasons)))
+) -> Segment:
+    marks = (*(mark for cue in cues for mark in cue.marks), *found, *length_reasons(end - start, options))
+    original_text = "\n".join(cue.original_text or cue.text for cue in cues)
+    lines = (cues[0].line, cues[-1].last_line)
+    clip = Cue(start, end, text, *lines, cues[0].speaker, original_text, tuple(dict.fromkeys(marks)))
+    return clip, buffer.samples(start, end)
 
 
 def length_reasons(seconds: float, options: CutOptions) -> list[str]:
@@ -222,7 +217,7 @@ def length_reasons(seconds: float, options: CutOptions) -> list[str]:
     return [TOO_LONG] if seconds > options.longest else [TOO_SHORT] if seconds < options.shortest else []
 
 
-def align_cues(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
+def _align_cues(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[_AlignedCue]:
     """Cues with their edges, in order, as far as the recording goes."""
     start = end = 0.0
     has_pause = True
@@ -236,7 +231,7 @@ def align_cues(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions)
         if buffer.is_exhausted and cue.start - MAX_CUE_OFFSET_SECONDS > buffer.seconds:
             # Subtitles of another, longer recording can be many: skip the search where there is no audio.
             start, end, has_pause = cue.start, buffer.seconds, True
-            yield AudioSegment(_NO_SAMPLES, start, end, cue.text, (cue,))
+            yield _AlignedCue(cue, start, end)
             continue
         if not _share_boundary(before, cue):
             _, first, has_pause = _find_boundary(buffer, None, cue, options)
@@ -252,12 +247,10 @@ def align_cues(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions)
         active, begins = get_speech_frames(buffer, start - LEVEL_CONTEXT_SECONDS, end + LEVEL_CONTEXT_SECONDS / 2)
         frames = slice(*(max(0, round((at - begins) * LEVEL_FRAMES_PER_SECOND)) for at in (start, end)))
         speech = float(np.count_nonzero(active[frames])) / LEVEL_FRAMES_PER_SECOND
-        yield AudioSegment(
-            _NO_SAMPLES,
+        yield _AlignedCue(
+            cue,
             start,
             end,
-            cue.text,
-            (cue,),
             has_pause_after=has_pause_after and not is_truncated,
             has_pause_before=has_pause,
             speech=speech,

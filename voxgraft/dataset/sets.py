@@ -407,9 +407,7 @@ def check_unused_rows(sets: Sequence[ClipDataset], base_pieces: int, num_new: in
     return []
 
 
-def check_prompt_copies(
-    sets: Sequence[ClipDataset], stream: DeterministicSampler, num_items: int = NUM_CHECKED_PROMPTS
-) -> list[Finding]:
+def check_prompt_copies(sets: Sequence[ClipDataset], stream: DeterministicSampler) -> list[Finding]:
     """Samples of the first epoch whose voice comes from a clip with the same codes: a recording that occurs twice.
 
     A speaker's only clip, learned with its own voice, is reported by the sampler itself.
@@ -417,7 +415,7 @@ def check_prompt_copies(
     items: list[Sample] = []
     for step in range(1, int(stream.steps_per_epoch) + 2):
         items += stream.step(step)
-        if len(items) >= num_items:
+        if len(items) >= NUM_CHECKED_PROMPTS:
             break
     copies = []
     for item in items:

@@ -102,10 +102,11 @@ class ClipDataset(ABC):
         return None
 
 
-def format_clip_names(names: Sequence[str], limit: int = MAX_LISTED_CLIPS) -> str:
+def format_clip_names(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
-    listed = ", ".join(name if len(name) <= 80 else f"{name[:77]}..." for name in names[:limit])
-    return listed + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+    listed = ", ".join(name if len(name) <= 80 else f"{name[:77]}..." for name in names[:MAX_LISTED_CLIPS])
+    more = len(names) - MAX_LISTED_CLIPS
+    return listed + (f" and {more:,} more" if more > 0 else "")
 
 
 class DatasetSubset(ClipDataset):

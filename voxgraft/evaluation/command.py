@@ -7,7 +7,6 @@ draws several evaluated runs in one picture: what they learned (x) against what 
 
 from __future__ import annotations
 
-import io
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -110,12 +108,13 @@ from voxgraft.synthesis.inputs import ReferenceVoice, add_recordings
 from voxgraft.training.plots import (
     COLORS,
     DOTS_PER_INCH,
-    MATPLOTLIB_STYLE,
+    IMAGE_FORMATS,
     MUTED_COLOR,
     TEXT_COLOR,
     ImageFormat,
-    make_figure_renderable,
     make_text_renderable,
+    plot_style,
+    render_figure,
 )
 
 EVALUATION_REPORT_NAME = "report.html"
@@ -432,17 +431,16 @@ def _load_sentence_sets(
             sets.pop(new, None)
             sets = {new: found.spread(settings.max_sentences), **sets}
     if new is not None and new not in sets:
-        missing = f"no sentences in {new}: no built-in ones, and no held-out texts in the dataset"
+        missing = f"there are no built-in sentences in {new!r}, and no held-out texts in the dataset"
         raise ConfigError("sentences-missing", missing, expected=f"--sentences {new}.txt", where=settings.model)
     if not sets:
-        missing = "no sentences in any language of the base"
+        missing = "there are no sentences in any language of the base"
         raise GraftError("sentences-missing", missing, where=settings.model)
     return sets
 
 
 # ---- compare ---------------------------------------------------------------------------------------------------------
 
-COMPARISON_FORMATS: tuple[ImageFormat, ...] = ("png", "svg")
 PREFERRED_METRICS: tuple[ComparisonMetric, ...] = ("phone_error", "cer", "speech_loss")
 MODE_MARKERS = {"gated": "o", "merged": "D", "masked-finetune": "X", "rows-only": "s", "checkpoint": "^"}
 MODE_STYLES = {mode: (marker, COLORS[at]) for at, (mode, marker) in enumerate(MODE_MARKERS.items())}
@@ -479,9 +477,7 @@ def draw_comparison(
         return max(factor * value, MIN_X) if percent else value
 
     left_out = [name for name, error, worst, _ in dots if error.value is None or worst is None]
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a matplotlibrc of the user must not change the bytes
-        matplotlib.rcParams.update(MATPLOTLIB_STYLE)
+    with plot_style():
         figure = Figure(figsize=FIGURE_INCHES, dpi=DOTS_PER_INCH)
         FigureCanvasAgg(figure)
         axes = figure.subplots()
@@ -494,7 +490,7 @@ def draw_comparison(
             if error.low is not None and error.high is not None:
                 axes.plot([across(error.low), across(error.high)], [y, y], color=color, linewidth=1.2, alpha=0.45)
             axes.plot([x], [y], marker, color=color, markersize=8, zorder=3, clip_on=False)
-            # Letters that no font has are romanised first: labels are placed by the length that is drawn.
+            # Letters that no font has are romanized first: labels are placed by the length that is drawn.
             names.append(make_text_renderable(name))
             positions.append((x, y))
             modes.append(mode)
@@ -524,15 +520,7 @@ def draw_comparison(
         notes += [f"different between runs: {', '.join(differing)}"] if differing else []
         if notes:
             figure.text(0.01, 0.012, "; ".join(notes), fontsize=8, color=MUTED_COLOR)
-        pictures: dict[ImageFormat, bytes] = {}
-        for ending in COMPARISON_FORMATS:
-            make_figure_renderable(figure)
-            stream = io.BytesIO()
-            # Without dates and versions, so that the same dots give the same bytes.
-            metadata = {"Software": None} if ending == "png" else {"Date": None, "Creator": None}
-            figure.savefig(stream, format=ending, dpi=DOTS_PER_INCH, metadata=metadata)
-            pictures[ending] = stream.getvalue()
-        return pictures
+        return render_figure(figure)
 
 
 def place_labels(axes: Axes, names: Sequence[str], places: Sequence[tuple[float, float]]) -> None:
@@ -621,7 +609,7 @@ class CompareResult:
 def compare(settings: CompareSettings) -> CompareResult:
     """Read every evaluation, and draw all that have the measure."""
     stem = settings.output.with_suffix("") if settings.output.suffix in (".png", ".svg") else settings.output
-    files = tuple(stem.with_name(f"{stem.name}.{form}") for form in COMPARISON_FORMATS)
+    files = tuple(stem.with_name(f"{stem.name}.{form}") for form in IMAGE_FORMATS)
     for path in files:
         require_output_path(path, overwrite=settings.overwrite)
     paths = _find_score_files(settings)
@@ -657,7 +645,7 @@ def compare(settings: CompareSettings) -> CompareResult:
     conditions = [how for _, _, how in found.values()]
     differing = [what for what in conditions[0] if len({how[what] for how in conditions}) > 1]
     pictures = draw_comparison(dots, measure, differing)
-    for path, form in zip(files, COMPARISON_FORMATS, strict=True):
+    for path, form in zip(files, IMAGE_FORMATS, strict=True):
         with atomic_write(path, overwrite=settings.overwrite) as stream:
             stream.write(pictures[form])
     return CompareResult(measure, runs, files, differing)

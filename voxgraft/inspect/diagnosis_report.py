@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,12 +20,11 @@ from voxgraft.inspect.rows import ROW_KINDS, RowTable
 from voxgraft.inspect.verdict import FAR_DISTANCE, MOVED_DISTANCE
 from voxgraft.training.plots import (
     COLORS,
-    DOTS_PER_INCH,
     FINDING_COLOR,
-    MATPLOTLIB_STYLE,
     MUTED_COLOR,
     TEXT_COLOR,
-    make_figure_renderable,
+    plot_style,
+    render_figure,
 )
 
 FINE_COLOR, SOFT_COLOR = "#009e73", "#8fc1e3"
@@ -59,10 +57,7 @@ def draw_diagnosis(found: Diagnosis) -> bytes:
     if found.moments:
         title = f"optimizer moments of {found.moments[0].tensor}"
         panels.append((title, partial(_draw_moments, found=found)))
-    with matplotlib.rc_context():
-        # The user's own matplotlibrc must not change the picture.
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(MATPLOTLIB_STYLE)
+    with plot_style():
         columns = 2 if len(panels) > 1 else 1
         rows = max(1, -(-len(panels) // columns))
         figure = Figure(figsize=(6.6 * columns, 3.5 * rows + 0.8), layout="constrained")
@@ -77,10 +72,7 @@ def draw_diagnosis(found: Diagnosis) -> bytes:
             draw(axes)
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_axis_off()
-        make_figure_renderable(figure)
-        stream = io.BytesIO()
-        figure.savefig(stream, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-        return stream.getvalue()
+        return render_figure(figure, ("png",))["png"]
 
 
 def _draw_row_changes(axes: Axes, table: RowTable) -> None:
@@ -88,11 +80,7 @@ def _draw_row_changes(axes: Axes, table: RowTable) -> None:
     at = _thin_indices(len(table.kinds))
     height = np.clip(np.nan_to_num(table.moved[at], nan=MIN_DRAWN_CHANGE), MIN_DRAWN_CHANGE, 1e3)
     height[np.isnan(table.moved[at])] = MIN_DRAWN_CHANGE / 3
-    for number, kind in enumerate(ROW_KINDS):
-        own = table.kinds[at] == number
-        if own.any():
-            label = f"{kind}: {table.counts[kind]:,}"
-            axes.scatter(at[own], height[own], s=5, color=ROW_KIND_COLORS[kind], label=label, linewidths=0, zorder=3)
+    _scatter_rows(axes, table, at, height)
     axes.set_yscale("log")
     axes.set_ylim(MIN_DRAWN_CHANGE / 6, max(3.0, float(height.max()) * 2))
     axes.axhline(0.5, color=MUTED_COLOR, linestyle="--", linewidth=0.9)
@@ -100,23 +88,16 @@ def _draw_row_changes(axes: Axes, table: RowTable) -> None:
         [MIN_DRAWN_CHANGE / 3, MIN_DRAWN_CHANGE, 1e-5, 1e-3, 1e-1, 1], ["new", "same bits", "1e-5", "1e-3", "0.1", "1"]
     )
     axes.set_yticks([], minor=True)
-    axes.set_xlabel("row")
     axes.set_ylabel("change relative to its norm")
-    _format_row_axis(axes)
     _add_legend(axes)
 
 
 def _draw_row_lengths(axes: Axes, table: RowTable) -> None:
     at = _thin_indices(len(table.kinds))
     lengths = np.nan_to_num(table.lengths[at], nan=0.0, posinf=0.0)
-    for number, kind in enumerate(ROW_KINDS):
-        own = table.kinds[at] == number
-        if own.any():
-            axes.scatter(at[own], lengths[own], s=5, color=ROW_KIND_COLORS[kind], linewidths=0, zorder=3)
+    _scatter_rows(axes, table, at, lengths)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("row")
     axes.set_ylabel("length")
-    _format_row_axis(axes)
 
 
 def _draw_layers(axes: Axes, layers: Sequence[LayerChange]) -> None:
@@ -161,13 +142,22 @@ def _draw_moments(axes: Axes, found: Diagnosis) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:.0e}"))
     base = next((table.num_base for table in found.tables if table.tensor == moments.tensor), 0)
     axes.axvline(base - 0.5, color=FINDING_COLOR, linestyle="--", linewidth=0.9, label=f"first new row: {base:,}")
-    axes.set_xlabel("row")
     axes.set_ylabel("norm (1e-20: none)")
     _format_row_axis(axes)
     _add_legend(axes)
 
 
+def _scatter_rows(axes: Axes, table: RowTable, at: NDArray[np.int64], heights: NDArray[Any]) -> None:
+    for number, kind in enumerate(ROW_KINDS):
+        own = table.kinds[at] == number
+        if own.any():
+            label = f"{kind}: {table.counts[kind]:,}"
+            axes.scatter(at[own], heights[own], s=5, color=ROW_KIND_COLORS[kind], label=label, linewidths=0, zorder=3)
+    _format_row_axis(axes)
+
+
 def _format_row_axis(axes: Axes) -> None:
+    axes.set_xlabel("row")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda row, _: f"{row:,.0f}"))
 

@@ -25,7 +25,7 @@ from voxgraft.core.errors import (
     find_nearest_name,
     finding,
 )
-from voxgraft.core.families import FAMILIES, FAMILY_NAMES
+from voxgraft.core.families import BUILT_IN_BASES, FAMILIES, FAMILY_NAMES
 from voxgraft.core.files import is_file, path_exists, read_json, require_folder
 from voxgraft.models.base import Family, SpeakerEncoder
 
@@ -85,6 +85,9 @@ def resolve_base_folder(path: Path) -> Path:
 
 def resolve_base_family(folder: Path, name: str | None) -> Family:
     """The family of a base folder: the one that was named, else the one whose files exist."""
+    # Files of a base that ships with voxgraft are known; others are read by every family until one knows them.
+    shipped = next((own for own, path in BUILT_IN_BASES.items() if path == folder), None)
+    name = name or shipped
     return get_family(name) if name else detect_family(folder)
 
 
@@ -184,7 +187,7 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
             others.append(f"{path.name} has {tokenizer.size:,}")
     if len(fitting) == 1:
         return fitting[0]
-    found = f"{seen.path.name} has text rows for {pieces:,} pieces, but "
+    found = f"{seen.path.name} has text rows for {pieces:,} tokens, but "
     if fitting:
         found += f"several tokenizers have this size: {', '.join(path.name for path in fitting)}"
         raise FileError("base-several", found, where=folder)

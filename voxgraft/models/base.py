@@ -5,7 +5,9 @@ Preparing, training, speaking and export all come through here. It knows no tens
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from voxgraft.audio.features import Waveform
+    from voxgraft.companions.environments import CompanionProcess
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
 
@@ -135,7 +138,7 @@ def build_sequence(
     if forbidden_ids:
         cure = "use a tokenizer that gives these ids to no token of the language."
         raise GraftError(
-            "ids-barred", f"the text contains the ids {forbidden_ids}", expected="ordinary pieces", cure=cure
+            "ids-barred", f"the text contains the ids {forbidden_ids}", expected="ordinary tokens", cure=cure
         )
     text_part = _build_part(np.concatenate([[spec.text_start], text, [spec.text_stop]]))
     is_prompt = spoken or (codes is None and stock)
@@ -382,8 +385,19 @@ class Family(ABC):
         """Release, languages and other files of a base with that many text rows."""
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
-        """The tokenizer that belongs to a checkpoint, in the same folder; an error if it does not exist."""
-        return self.files(checkpoint.parent).tokenizer
+        """The tokenizer that belongs to a checkpoint, in the same folder; an error if it does not exist.
+
+        It is the base's; for a checkpoint beside several others, the one that fits its rows.
+        """
+        try:
+            return self.files(checkpoint.parent).tokenizer
+        except FileError:
+            from voxgraft.models import find_matching_tokenizer, scan_checkpoint
+
+            seen = scan_checkpoint(checkpoint)
+            if not self.matches_tensors(seen.shapes):
+                raise
+            return find_matching_tokenizer(self, seen)
 
     def tag(self, language: str) -> str | None:
         """The language's tag as the tokenizer spells it, or None where the family has no tags."""
@@ -439,9 +453,7 @@ class Family(ABC):
 def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
     """The error for a voice that a base does not have."""
     hint = find_nearest_name(name, list(known))
-    expected = (
-        f"one of {', '.join(known)}" if known else "a recording: this family clones a voice and has no named ones"
-    )
+    expected = f"one of {', '.join(known)}" if known else "a recording: this family clones voices and has no named ones"
     cure = f"did you mean `{hint}`?" if hint else ""
     return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)
 
@@ -609,6 +621,7 @@ class UpstreamProgram(ABC):
     """Whether a folder of the base's own size, for the new language alone, is of use: where sizes are fixed in code."""
     unmixed_languages: ClassVar[frozenset[str]] = frozenset()
     """Languages whose letters the program rewrites, so that a sentence of another one cannot have spans of them."""
+    companion_takes_codes: ClassVar[bool] = False
 
     @abstractmethod
     def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:
@@ -623,25 +636,55 @@ class UpstreamProgram(ABC):
         family's own, by name, that they import."""
         return "    return read_spans(text, LANGUAGES, RULES)", {}
 
-    def compare(
-        self,
-        files: BaseFiles,  # noqa: ARG002 (of programs that can be asked)
-        model: SpeechModel,  # noqa: ARG002
-        vocoder: Vocoder,  # noqa: ARG002
-        voice: Clip,  # noqa: ARG002
-        condition: Any,  # noqa: ARG002
-        text_ids: Sequence[int],  # noqa: ARG002
-        codes: Sequence[int],  # noqa: ARG002
-    ) -> dict[str, tuple[str, bool]]:
+    def compare(self, family: str, **utterance: Any) -> dict[str, tuple[str, bool]]:
         """The program beside voxgraft, if its companion is installed: codes and mel of one utterance on the same noise.
 
-        By what is compared: the result in words, and whether both agree.
+        By what is compared: the result in words, and whether both agree. `utterance` is that of `compare_with`.
         """
-        return {"original program": (f"not compared: the companion of {self.title} takes no codes", True)}
+        if not self.companion_takes_codes:
+            return {"original program": (f"not compared: the companion of {self.title} takes no codes", True)}
+        from voxgraft.companions.environments import find_environment
+
+        if (environment := find_environment(family)) is None:
+            why = f"not compared: there is no companion (`voxgraft companion {family}`)"
+            return {"original program": (why, True)}
+        companion = environment.companion()
+        try:
+            versions = companion.hello().get("versions", {})
+            name = ", ".join(f"{package} {version}" for package, version in list(versions.items())[:2])
+            return {"original program": (name, True), **self.compare_with(companion, **utterance)}
+        finally:
+            companion.close()
+
+    def compare_with(
+        self,
+        companion: CompanionProcess,
+        files: BaseFiles,
+        model: SpeechModel,
+        vocoder: Vocoder,
+        voice: Clip,
+        condition: Any,
+        text_ids: Sequence[int],
+        codes: Sequence[int],
+    ) -> dict[str, tuple[str, bool]]:
+        """What a companion that takes codes makes of an utterance, beside voxgraft's own model and vocoder."""
+        raise NotImplementedError
 
     @abstractmethod
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
         """Lines of Python for the README: how the new language is spoken."""
+
+
+# Positions at which both programs find the same code likeliest. With half precision, near ties may fall either way.
+MIN_EQUAL_SHARE = 0.95
+
+
+def compare_likeliest_codes(own: NDArray[Any], upstream: NDArray[Any]) -> tuple[str, bool]:
+    """Two programs' scores of codes at the same positions [positions, codes]: in words, and whether they agree."""
+    equal, total = int((own.argmax(-1) == upstream.argmax(-1)).sum()), len(own)
+    difference = np.abs(own - upstream).max()
+    message = f"{equal} of {total} likeliest codes are equal; scores differ by up to {difference:.1g}"
+    return message, equal >= MIN_EQUAL_SHARE * total
 
 
 def find_side_files(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[str, Path], tuple[str, ...]]:
@@ -660,6 +703,24 @@ def require_finite_array(values: NDArray[Any], shape: tuple[int, ...], what: str
     if wrong:
         found = f"{what} with {wrong:,} of {array.size:,} numbers not finite"
         raise GraftError("condition-form", found, expected="finite numbers")
+
+
+def read_dimension(shapes: Mapping[str, Shape], name: str, axis: int, published: int) -> int:
+    """One side of a tensor; the published one where there is no such tensor, which is then found missing."""
+    shape = shapes.get(name, ())
+    return shape[axis] if axis < len(shape) else published
+
+
+def read_common_side(shapes: Mapping[str, Shape], endings: tuple[str, ...], published: int) -> int:
+    """The first side that most tensors with such names have: one damaged tensor does not make all others look wrong."""
+    sides = Counter(shape[0] for name, shape in shapes.items() if name.endswith(endings) and shape)
+    return sides.most_common(1)[0][0] if sides else published
+
+
+def count_layers(shapes: Mapping[str, Shape], layer: re.Pattern[str]) -> int:
+    """Layers up to the last one that exists, so that a missing one before it is noticed. `layer` finds the number."""
+    numbers = {int(match[1]) for match in map(layer.match, shapes) if match}
+    return max((number + 1 for number in numbers if number < len(shapes)), default=0)
 
 
 MAX_LISTED_DIFFERENCES = 6

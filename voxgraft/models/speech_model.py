@@ -30,7 +30,7 @@ from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing, choose_attention_backend
 from voxgraft.nn.backbones import Backbone
 from voxgraft.nn.layers import cross_entropy_sum, init_empty_weights, map_tensors
-from voxgraft.nn.rows import GrownEmbedding, GrownLayer, grow_layers
+from voxgraft.nn.rows import GrownEmbedding, GrownLayer, grow_layers, padded_linear
 
 
 class ConditionBatch(Protocol):
@@ -45,6 +45,12 @@ class SpeechModel(nn.Module, ABC):
     text_embedding_name: ClassVar[str]
     """Module names of the text embedding and the text head: the graft points."""
     text_head_name: ClassVar[str]
+    text_positions_name: ClassVar[str]
+    speech_embedding_name: ClassVar[str]
+    speech_positions_name: ClassVar[str]
+    speech_head_name: ClassVar[str]
+    final_norm_name: ClassVar[str | None] = None
+    """A norm in front of both heads; None where they read the backbone's output as it is."""
     spare_rows: ClassVar[int] = 0
     unused_param_prefixes: ClassVar[tuple[str, ...]] = ()
     """How the names of parameters begin that no loss reaches."""
@@ -72,25 +78,39 @@ class SpeechModel(nn.Module, ABC):
     def embed_conditions(self, conditions: Any) -> Tensor:
         """Conditions of B utterances -> [B, C, W]; computed again each time, nothing is kept."""
 
-    @abstractmethod
+    # Modules are looked up at every call: growing replaces tables by others of the same name.
+
     def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
         """[N], [N] -> [N, W]. Where `silent` holds, only the position speaks (guidance)."""
+        vectors: Tensor = self.get_submodule(self.text_embedding_name)(ids)
+        if silent is not None:
+            vectors = vectors.masked_fill(silent[:, None], 0.0)
+        out: Tensor = vectors + self.get_submodule(self.text_positions_name)(positions)
+        return out
 
-    @abstractmethod
     def embed_speech(self, ids: Tensor, positions: Tensor) -> Tensor:
         """[N], [N] -> [N, W]"""
+        vectors: Tensor = self.get_submodule(self.speech_embedding_name)(ids)
+        out: Tensor = vectors + self.get_submodule(self.speech_positions_name)(positions)
+        return out
 
-    @abstractmethod
     def text_logits(self, hidden: Tensor) -> Tensor:
         """The backbone's output -> a score for every text row. [N, W] -> [N, rows]"""
+        out: Tensor = self.get_submodule(self.text_head_name)(self.speech_latents(hidden))
+        return out
 
-    @abstractmethod
     def speech_logits(self, hidden: Tensor) -> Tensor:
         """The backbone's output -> a score for every speech row. [N, W] -> [N, rows]"""
+        head = self.get_submodule(self.speech_head_name)
+        assert isinstance(head, nn.Linear)
+        return padded_linear(self.speech_latents(hidden), head.weight, head.bias)
 
     def speech_latents(self, hidden: Tensor) -> Tensor:
-        """The backbone's output as a vocoder takes it, where that wants more than codes. [N, W] -> [N, W]"""
-        return hidden
+        """The backbone's output as the heads read it, and a vocoder that wants more than codes. [N, W] -> [N, W]"""
+        if self.final_norm_name is None:
+            return hidden
+        out: Tensor = self.get_submodule(self.final_norm_name)(hidden)
+        return out
 
     @property
     def num_text_ids(self) -> int:
@@ -365,6 +385,18 @@ def list_base_parameters(model: SpeechModel, grafted: Mapping[str, nn.Parameter]
         for name, value in model.named_parameters()
         if id(value) not in own and value.numel() and not name.startswith(model.unused_param_prefixes)
     }
+
+
+def require_same_backbone(saved: Mapping[str, Tensor], body: Mapping[str, Tensor]) -> None:
+    """Raise unless a saved step's backbone has the tensors of a model's, by name and shape."""
+    wrong = sorted(
+        name
+        for name in saved.keys() | body.keys()
+        if name not in saved or name not in body or saved[name].shape != body[name].shape
+    )
+    if wrong:
+        found = f"the backbone differs in {', '.join(wrong[:5])}"
+        raise CheckpointError("step-parts", found, expected="the same backbone")
 
 
 def save_model(model: SpeechModel, path: Path) -> None:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from voxgraft.nn.adapter import Gate, LoraLayer, apply_parallel_linears
-from voxgraft.nn.attention import AttentionContext
+from voxgraft.nn.attention import AttentionContext, Packing
+from voxgraft.nn.gated_blocks import BlockParts, can_run_gated, run_gated
 from voxgraft.nn.layers import TransposedLinear
 
 
@@ -32,6 +33,8 @@ class Backbone(nn.Module, ABC):
     head_width: int
     gradient_checkpointing: bool = False
     """Whether activations are computed a second time in the backward pass instead of kept."""
+    fused_gated: bool = False
+    """Whether gated training runs all blocks as one function (`nn/gated_blocks.py`). Off: not measured on a GPU yet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,9 +45,29 @@ class Backbone(nn.Module, ABC):
     def blocks(self) -> nn.ModuleList:
         """The blocks, all of one kind."""
 
+    @property
+    @abstractmethod
+    def final_norm(self) -> nn.Module: ...
+
+    @staticmethod
+    @abstractmethod
+    def parts_of(block: Any) -> BlockParts:
+        """Norms and linear layers of a block, in the order in which they act."""
+
     @abstractmethod
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """[T, W] -> [T, W]"""
+
+    def run_body(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, context: AttentionContext) -> Tensor:
+        """All blocks and the final norm. `rotation` is of bodies that have one. [T, W] -> [T, W]"""
+        if self.fused_gated and not self.gradient_checkpointing:
+            parts = [self.parts_of(block) for block in self.blocks]
+            if can_run_gated(parts, self.final_norm, x, context):
+                assert isinstance(context, Packing)
+                return run_gated(parts, self.final_norm, x, context, self.num_heads, rotation)
+        arguments = (context,) if rotation is None else (rotation, context)
+        out: Tensor = self.final_norm(self.run_blocks(x, *arguments))
+        return out
 
     def run_blocks(self, x: Tensor, *arguments: Any) -> Tensor:
         """All blocks, with gradient checkpointing if it is on; the last argument is the context. [T, W] -> [T, W]"""
@@ -116,10 +139,18 @@ class Gpt2Backbone(Backbone):
     def blocks(self) -> nn.ModuleList:
         return self.h
 
+    @property
+    def final_norm(self) -> nn.Module:
+        return self.ln_f
+
+    @staticmethod
+    def parts_of(block: _Gpt2Block) -> BlockParts:
+        attention, mlp = block.attn, block.mlp
+        return BlockParts(block.ln_1, (attention.c_attn,), attention.c_proj, block.ln_2, (mlp.c_fc,), mlp.c_proj)
+
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """[T, W] -> [T, W]"""
-        out: Tensor = self.ln_f(self.run_blocks(x, context))
-        return out
+        return self.run_body(x, None, context)
 
 
 class _Gpt2Attention(nn.Module):
@@ -209,12 +240,27 @@ class LlamaBackbone(Backbone):
     def blocks(self) -> nn.ModuleList:
         return self.layers
 
+    @property
+    def final_norm(self) -> nn.Module:
+        return self.norm
+
+    @staticmethod
+    def parts_of(block: _LlamaBlock) -> BlockParts:
+        attention, mlp = block.self_attn, block.mlp
+        return BlockParts(
+            block.input_layernorm,
+            (attention.q_proj, attention.k_proj, attention.v_proj),
+            attention.o_proj,
+            block.post_attention_layernorm,
+            (mlp.gate_proj, mlp.up_proj),
+            mlp.down_proj,
+        )
+
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """[T, W] -> [T, W]"""
         angles = context.positions[:, None, None].float() * self.frequencies_on(x.device)  # [T, 1, D / 2]
         rotation = (angles.cos(), angles.sin())
-        out: Tensor = self.norm(self.run_blocks(x, rotation, context))
-        return out
+        return self.run_body(x, rotation, context)
 
 
 class RmsNorm(nn.Module):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -139,7 +139,7 @@ def render_run_curves(history: History, title: str) -> Mapping[ImageFormat, byte
         RATES_TITLE: bool(history.parts("rates")),
         SPEED_TITLE: bool(history.train("positions_per_second")),
     }
-    with matplotlib.rc_context():
+    with plot_style():
         figure, panels = _create_figure([name for name, is_shown in visible.items() if is_shown], title)
         for name, key in (("speech loss", SPEECH_LOSS), ("text loss", TEXT_LOSS)):
             axes, held_out = panels[name], history.held_out(key)
@@ -203,7 +203,7 @@ def render_run_curves(history: History, title: str) -> Mapping[ImageFormat, byte
 def render_run_comparison(histories: Mapping[str, History], title: str) -> Mapping[ImageFormat, bytes]:
     """Held-out curves of several runs over each other."""
     keys = {"held-out speech loss": SPEECH_LOSS, "held-out text loss": TEXT_LOSS, "text use": "text_use"}
-    with matplotlib.rc_context():
+    with plot_style():
         figure, panels = _create_figure(list(keys), title)
         for axes, key in zip(panels.values(), keys.values(), strict=True):
             for number, (name, history) in enumerate(histories.items()):
@@ -219,10 +219,29 @@ def render_run_comparison(histories: Mapping[str, History], title: str) -> Mappi
         return _save_figure(figure, panels, "")
 
 
+@contextlib.contextmanager
+def plot_style() -> Iterator[None]:
+    """matplotlib with this style alone: a matplotlibrc of the user must not change the bytes of a picture."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(MATPLOTLIB_STYLE)
+        yield
+
+
+def render_figure(figure: Figure, formats: Sequence[ImageFormat] = IMAGE_FORMATS) -> dict[ImageFormat, bytes]:
+    """The finished figure in each format, without dates or version numbers, so that equal data gives equal bytes."""
+    make_figure_renderable(figure)
+    pictures: dict[ImageFormat, bytes] = {}
+    for form in formats:
+        stream = io.BytesIO()
+        nameless = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
+        figure.savefig(stream, format=form, dpi=DOTS_PER_INCH, metadata=nameless)
+        pictures[form] = stream.getvalue()
+    return pictures
+
+
 def _create_figure(titles: Sequence[str], title: str) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with one panel for each title. Call inside `matplotlib.rc_context`: it sets the style."""
-    matplotlib.rcdefaults()
-    matplotlib.rcParams.update(MATPLOTLIB_STYLE)
+    """A figure with one panel for each title."""
     columns = 2 if len(titles) in (1, 2, 4) else 3
     rows = -(-len(titles) // columns)
     figure = Figure(figsize=(columns * PANEL_INCHES[0], rows * PANEL_INCHES[1] + 0.7), layout="constrained")
@@ -238,7 +257,7 @@ def _create_figure(titles: Sequence[str], title: str) -> tuple[Figure, dict[str,
 
 
 def _save_figure(figure: Figure, panels: Mapping[str, Axes], foot: str) -> dict[ImageFormat, bytes]:
-    """The finished figure in both formats, without dates or version numbers, so that equal data gives equal bytes."""
+    """The figure in both formats, its panels with steps from left to right."""
     for axes in panels.values():
         axes.set_xlabel("step")
         first, last = axes.get_xlim()
@@ -246,14 +265,7 @@ def _save_figure(figure: Figure, panels: Mapping[str, Axes], foot: str) -> dict[
             axes.set_xlim(round((first + last) / 2) - 1, round((first + last) / 2) + 1)
     if foot:
         figure.supxlabel(foot, x=0.01, ha="left", fontsize=8, color=FINDING_COLOR)
-    make_figure_renderable(figure)
-    pictures: dict[ImageFormat, bytes] = {}
-    for form in IMAGE_FORMATS:
-        stream = io.BytesIO()
-        nameless = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
-        figure.savefig(stream, format=form, dpi=DOTS_PER_INCH, metadata=nameless)
-        pictures[form] = stream.getvalue()
-    return pictures
+    return render_figure(figure)
 
 
 def _draw_line(axes: Axes, points: CurvePoints, colour: str | int, label: str, *, marked: bool = False) -> None:
@@ -306,7 +318,7 @@ def make_figure_renderable(figure: Figure) -> None:
 
 
 def make_text_renderable(text: str) -> str:
-    """The text as a chart can show it: words with letters that no installed font has are romanised, never boxes."""
+    """The text as a chart can show it: words with letters that no installed font has are romanized, never boxes."""
     if not (missing := _missing_characters(text)):
         return text
     names = _find_fonts_for_text(text)

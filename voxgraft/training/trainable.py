@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from voxgraft.config.train_options import TRAIN_PARTS, TrainOptions, TrainPart
 from voxgraft.core.errors import CheckpointError
-from voxgraft.models.speech_model import SpeechModel, grow_model, list_base_parameters
+from voxgraft.models.speech_model import SpeechModel, grow_model, list_base_parameters, require_same_backbone
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.rows import (
     GrownLayer,
@@ -69,17 +69,7 @@ class TrainableModel:
         if missing := sorted(expected - groups.keys()):
             raise CheckpointError("step-parts", f"the step has no {', '.join(missing)}", expected=", ".join(expected))
         body = self.optimizer_parameters("body") if "body" in self.parameters else {}
-        found_shapes = {name: tuple(value.shape) for name, value in groups.get("body", {}).items()}
-        expected_shapes = {name: tuple(value.shape) for name, value in body.items()}
-        if found_shapes != expected_shapes:
-            wrong = sorted(
-                name
-                for name in found_shapes.keys() | expected_shapes.keys()
-                if found_shapes.get(name) != expected_shapes.get(name)
-            )
-            raise CheckpointError(
-                "step-parts", f"the backbone differs in {', '.join(wrong[:5])}", expected="the same backbone"
-            )
+        require_same_backbone(groups.get("body", {}), body)
         if has_rows:
             load_new_rows(self.model, groups["rows"])
         if "adapter" in self.parameters:

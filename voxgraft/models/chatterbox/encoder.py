@@ -46,7 +46,6 @@ from voxgraft.models.chatterbox.family import (
     VOICE_ENCODER_MELS,
     VOICE_ENCODER_WIDTH,
 )
-from voxgraft.models.chatterbox.model import T3Condition
 from voxgraft.nn.layers import init_empty_weights, no_init_weights
 
 # Tensors that follow from the sizes; one of the published files lacks them.
@@ -389,8 +388,3 @@ class T3ClipEncoder(ClipEncoder):
         prompt = self.tokenizer.encode([resampled[: PROMPT_SECONDS * self.sample_rate]])[0][:MAX_PROMPT_CODES]
         voice = {"speaker": speaker, "prompt": prompt, REFERENCE_AUDIO: cut_reference(wave, rate)}
         return Clip(prompt, voice)
-
-
-def build_t3_condition(prompt: Clip) -> T3Condition:
-    """To sound like that clip, with the published strength of emotion."""
-    return T3Condition(np.asarray(prompt.voice["speaker"]), np.asarray(prompt.voice["prompt"]))

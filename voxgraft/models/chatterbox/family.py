@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, read_json, require_folder
@@ -41,9 +43,12 @@ from voxgraft.models.base import (
     SequenceSpec,
     SideFile,
     SpeakingStyle,
+    count_layers,
     linear_shapes,
     norm_shapes,
     prefix_shapes,
+    read_common_side,
+    read_dimension,
     require_exact_tensors,
 )
 from voxgraft.text import TextFrontend
@@ -108,22 +113,17 @@ class T3Size:
     def of(cls, shapes: Mapping[str, Shape], where: str | Path = "") -> T3Size:
         """The size of the T3 that these tensors are; an error with the differences where they make no whole one."""
         published = cls()
-        # The first side that most tensors of a kind have: one damaged tensor does not make all others look wrong.
-        norms = Counter(shape[0] for name, shape in shapes.items() if name.endswith("layernorm.weight") and shape)
-        gates = Counter(shape[0] for name, shape in shapes.items() if name.endswith("mlp.gate_proj.weight") and shape)
-        width = norms.most_common(1)[0][0] if norms else published.width
-        layers = {int(match[1]) for match in map(_T3_LAYER.match, shapes) if match}
+        width = read_common_side(shapes, ("layernorm.weight",), published.width)
         size = cls(
-            text_rows=_read_dimension(shapes, "text_emb.weight", 0, published.text_rows),
+            text_rows=read_dimension(shapes, "text_emb.weight", 0, published.text_rows),
             width=width,
-            # Up to the last layer that exists, so that a missing one before it is noticed.
-            layers=max((layer + 1 for layer in layers if layer < len(shapes)), default=0),
-            mlp=gates.most_common(1)[0][0] if gates else 4 * width,
-            speech_rows=_read_dimension(shapes, "speech_emb.weight", 0, published.speech_rows),
-            text_positions=_read_dimension(shapes, "text_pos_emb.emb.weight", 0, published.text_positions),
-            speech_positions=_read_dimension(shapes, "speech_pos_emb.emb.weight", 0, published.speech_positions),
-            speaker_width=_read_dimension(shapes, "cond_enc.spkr_enc.weight", 1, published.speaker_width),
-            perceiver_queries=_read_dimension(shapes, PERCEIVER_QUERY_NAME, 1, published.perceiver_queries),
+            layers=count_layers(shapes, _T3_LAYER),
+            mlp=read_common_side(shapes, ("mlp.gate_proj.weight",), 4 * width),
+            speech_rows=read_dimension(shapes, "speech_emb.weight", 0, published.speech_rows),
+            text_positions=read_dimension(shapes, "text_pos_emb.emb.weight", 0, published.text_positions),
+            speech_positions=read_dimension(shapes, "speech_pos_emb.emb.weight", 0, published.speech_positions),
+            speaker_width=read_dimension(shapes, "cond_enc.spkr_enc.weight", 1, published.speaker_width),
+            perceiver_queries=read_dimension(shapes, PERCEIVER_QUERY_NAME, 1, published.perceiver_queries),
         )
         # The size was read from a few tensors; now every name and shape must follow from it.
         require_exact_tensors(shapes, t3_shapes(size), "T3", where)
@@ -194,12 +194,6 @@ def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Sha
     for layer in range(layers):
         shapes |= prefix_shapes(f"encoder.blocks.{layer}", block)
     return shapes | linear_shapes("quantizer._codebook.project_down", SPEECH_CODE_DIGITS, width)
-
-
-def _read_dimension(shapes: Mapping[str, Shape], name: str, axis: int, published: int) -> int:
-    """One side of a tensor; the published one where there is no such tensor, which is then found missing."""
-    shape = shapes.get(name, ())
-    return shape[axis] if axis < len(shape) else published
 
 
 TEXT_START_ID, TEXT_STOP_ID = 255, 0
@@ -494,9 +488,10 @@ class Chatterbox(Family):
         return T3ClipEncoder.load(files.folder, model.device)
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (one strength of emotion for all)
-        from voxgraft.models.chatterbox.encoder import build_t3_condition
+        from voxgraft.models.chatterbox.model import T3Condition
 
-        return build_t3_condition(prompt)
+        # With the published strength of emotion.
+        return T3Condition(np.asarray(prompt.voice["speaker"]), np.asarray(prompt.voice["prompt"]))
 
     def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
         condition = super().apply_style(condition, replace(manner, exaggeration=None))

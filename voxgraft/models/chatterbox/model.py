@@ -32,7 +32,6 @@ from voxgraft.models.chatterbox.family import (
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.backbones import Backbone, LlamaBackbone, LlamaSize
 from voxgraft.nn.layers import LearnedPositions
-from voxgraft.nn.rows import padded_linear
 
 DEFAULT_EMOTION = 0.5
 
@@ -64,6 +63,10 @@ class T3(SpeechModel):
 
     text_embedding_name: ClassVar[str] = "text_emb"
     text_head_name: ClassVar[str] = "text_head"
+    text_positions_name: ClassVar[str] = "text_pos_emb"
+    speech_embedding_name: ClassVar[str] = "speech_emb"
+    speech_positions_name: ClassVar[str] = "speech_pos_emb"
+    speech_head_name: ClassVar[str] = "speech_head"
     unused_param_prefixes: ClassVar[tuple[str, ...]] = ("tfmr.embed_tokens.",)
 
     def __init__(self, size: T3Size) -> None:
@@ -123,24 +126,6 @@ class T3(SpeechModel):
         prompt = self.embed_speech(conditions.prompt, positions)
         out: Tensor = self.cond_enc(conditions, prompt)
         return out
-
-    def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
-        vectors: Tensor = self.text_emb(ids)
-        if silent is not None:  # only the embedding is dropped; the position stays
-            vectors = vectors.masked_fill(silent[:, None], 0.0)
-        out: Tensor = vectors + self.text_pos_emb(positions)
-        return out
-
-    def embed_speech(self, ids: Tensor, positions: Tensor) -> Tensor:
-        out: Tensor = self.speech_emb(ids) + self.speech_pos_emb(positions)
-        return out
-
-    def text_logits(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.text_head(hidden)
-        return out
-
-    def speech_logits(self, hidden: Tensor) -> Tensor:
-        return padded_linear(hidden, self.speech_head.weight)
 
 
 class T3ConditionEncoder(nn.Module):

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from voxgraft.audio.features import exact_float32
 from voxgraft.checkpoints.load import read_tensor_shapes
-from voxgraft.companions.environments import CompanionProcess, find_environment
-from voxgraft.core.errors import CompanionError
-from voxgraft.core.files import is_file
+from voxgraft.companions.environments import CompanionProcess
 from voxgraft.models.base import (
     GROWN,
     MERGED,
@@ -28,13 +26,12 @@ from voxgraft.models.base import (
     BaseFiles,
     Clip,
     ExportInfo,
-    Latents,
     PublishedTensors,
     UpstreamFolder,
     UpstreamProgram,
     Vocoder,
+    compare_likeliest_codes,
     find_side_files,
-    require_a_voice_each,
     require_exact_tensors,
 )
 from voxgraft.models.chatterbox.encoder import SpeechTokenizerSize, VoiceEncoder
@@ -74,7 +71,7 @@ _MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which support
 
 The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on. The new
 language is spoken by {merged}/, with the analyzer off: it watches three heads that were chosen for the old languages.
-Its text is normalised as in training, by the package voxgraft_text next to this file.
+Its text is normalized as in training, by the package voxgraft_text next to this file.
 """
 
 import hashlib
@@ -133,7 +130,7 @@ _ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which supports onl
     model = load(LANGUAGE)
     wav = model.generate("...", audio_prompt_path="voice.wav")
 
-English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalised as in
+English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalized as in
 training, by the package voxgraft_text next to this file, and gets its tag.
 """
 
@@ -188,6 +185,7 @@ class ChatterboxProgram(UpstreamProgram):
 
     title: ClassVar[str] = "chatterbox-tts 0.1.7"
     can_drop_in: ClassVar[bool] = True
+    companion_takes_codes: ClassVar[bool] = True
     unmixed_languages: ClassVar[frozenset[str]] = frozenset({"zh", "ja"})
 
     def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
@@ -220,8 +218,9 @@ class ChatterboxProgram(UpstreamProgram):
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for both programs)
         return _TEXT_STEP_SOURCE, {}
 
-    def compare(
+    def compare_with(
         self,
+        companion: CompanionProcess,
         files: BaseFiles,
         model: SpeechModel,
         vocoder: Vocoder,
@@ -230,21 +229,11 @@ class ChatterboxProgram(UpstreamProgram):
         text_ids: Sequence[int],
         codes: Sequence[int],
     ) -> dict[str, tuple[str, bool]]:
-        environment = find_environment("chatterbox")
-        if environment is None or not isinstance(vocoder, S3GenVocoder):
-            why = "not compared: there is no companion (`voxgraft companion chatterbox`)"
-            return {"original program": (why, True)}
-        companion = environment.companion()
-        try:
-            versions = companion.hello().get("versions", {})
-            name = ", ".join(f"{package} {version}" for package, version in list(versions.items())[:2])
-            return {
-                "original program": (name, True),
-                "codes": compare_codes(companion, files, model, condition, text_ids, codes),
-                "mel": compare_mels(companion, vocoder, voice, codes),
-            }
-        finally:
-            companion.close()
+        assert isinstance(vocoder, S3GenVocoder)
+        return {
+            "codes": compare_codes(companion, files, model, condition, text_ids, codes),
+            "mel": compare_mels(companion, vocoder, voice, codes),
+        }
 
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
         english = is_english_release(files)
@@ -274,65 +263,6 @@ def is_english_release(files: BaseFiles) -> bool:
     from voxgraft.tokenizers import open_tokenizer
 
     return open_tokenizer(files.tokenizer).size == ENGLISH_ROWS
-
-
-S3GEN_SAMPLE_RATE = 24_000
-# What a whole S3Gen has; a file for preparing data may hold the last alone.
-S3GEN_PARTS = ("flow.", "mel2wav.", "tokenizer.")
-
-
-class CompanionVocoder(Vocoder):
-    """S3Gen of a base folder, run by the published program: what voxgraft's own is compared with."""
-
-    sample_rate = S3GEN_SAMPLE_RATE
-
-    def __init__(self, companion: CompanionProcess, s3gen: Path, conditions: Path | None, device: str) -> None:
-        self.companion, self.s3gen, self.conditions, self.device = companion, s3gen, conditions, device
-
-    @classmethod
-    def find(cls, folder: Path, device: str = "cpu") -> CompanionVocoder | None:
-        """Where the companion was made and the base has a whole S3Gen; nothing is started yet."""
-        environment = find_environment("chatterbox")
-        s3gen = next((folder / name for name in S3GEN_FILES if is_file(folder / name)), None)
-        if environment is None or s3gen is None:
-            return None
-        names = list(read_tensor_shapes(s3gen))
-        if not all(any(name.startswith(part) for name in names) for part in S3GEN_PARTS):
-            return None
-        conditions = folder / CONDITIONS_NAME
-        conditions_path = conditions.resolve() if is_file(conditions) else None
-        return cls(environment.companion(), s3gen.resolve(), conditions_path, device)
-
-    def why_not(self, voice: Clip) -> str:
-        if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
-            return ""
-        return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
-
-    def sound(
-        self,
-        codes: Sequence[Sequence[int]],
-        voices: Sequence[Clip],
-        latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
-    ) -> list[NDArray[np.float32]]:
-        require_a_voice_each(codes, voices)
-        return [self._sound(own, voice) for own, voice in zip(codes, voices, strict=True)]
-
-    def _sound(self, codes: Sequence[int], voice: Clip) -> NDArray[np.float32]:
-        if not len(codes):
-            return np.zeros(0, dtype=np.float32)
-        if why := self.why_not(voice):
-            raise CompanionError("companion-voice", why, where=self.s3gen.parent)
-        arrays: dict[str, NDArray[np.generic]] = {"codes": np.asarray(list(codes), dtype=np.int64)}
-        if REFERENCE_AUDIO in voice.voice:
-            arrays[REFERENCE_AUDIO] = np.asarray(voice.voice[REFERENCE_AUDIO], dtype=np.float32)
-        conditions = str(self.conditions) if self.conditions else ""
-        answer = self.companion.ask(
-            "sound", arrays, s3gen=str(self.s3gen), conditions=conditions, device=self.device, seed=0
-        )
-        samples = answer.get("samples")
-        if not isinstance(samples, np.ndarray) or samples.ndim != 1 or not np.isfinite(samples).all():
-            raise CompanionError("companion-failed", "chatterbox returned no samples, or some that are not finite")
-        return samples.astype(np.float32)
 
 
 def list_chatterbox_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
@@ -374,8 +304,6 @@ def _read_conditions(path: Path) -> None:
 
 # Of the mel, in nepers. Rounding alone stays below a hundredth of it in float32, and mistakes are above a tenth.
 MAX_MEL_DIFFERENCE = 0.02
-# Positions at which both programs find the same code likeliest. With half precision, near ties may fall either way.
-MIN_EQUAL_SHARE = 0.95
 
 
 def compare_codes(
@@ -398,10 +326,7 @@ def compare_codes(
     upstream_logits = companion.ask("logits", arrays, t3=path, emotion=float(condition.emotion))["logits"]
     (latents,) = compute_speech_latents(model, [text_ids], [condition], [codes])
     own_logits = model.speech_logits(latents).float().cpu().numpy()
-    equal, total = int((own_logits.argmax(-1) == upstream_logits.argmax(-1)).sum()), len(own_logits)
-    difference = np.abs(own_logits - upstream_logits).max()
-    message = f"{equal} of {total} likeliest codes are equal; scores differ by up to {difference:.1g}"
-    return message, equal >= MIN_EQUAL_SHARE * total
+    return compare_likeliest_codes(own_logits, upstream_logits)
 
 
 def compare_mels(

@@ -17,9 +17,7 @@ from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Findin
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.models import (
     find_files_by_content,
-    find_matching_tokenizer,
     refuse_lookalike_files,
-    scan_checkpoint,
     scan_folder,
 )
 from voxgraft.models.base import (
@@ -177,16 +175,6 @@ class IndexTTS2(Family):
             return BaseFiles(folder, *find_files_by_content(self, folder, error), config)
         refuse_lookalike_files(self, *found)
         return BaseFiles(folder, *found, config)
-
-    def find_tokenizer(self, checkpoint: Path) -> Path:
-        """The one that the config names; for a checkpoint beside several others, the one that fits its rows."""
-        try:
-            return super().find_tokenizer(checkpoint)
-        except FileError:
-            seen = scan_checkpoint(checkpoint)
-            if not self.matches_tensors(seen.shapes):
-                raise
-            return find_matching_tokenizer(self, seen)
 
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
         return IndexTTS2TextFrontend()
@@ -402,9 +390,9 @@ _LOADER = '''"""Load this export with a checkout of IndexTTS-2 whose `indextts` 
     tts = load(LANGUAGE)
     tts.infer(spk_audio_prompt="voice.wav", text="...", output_path="out.wav")
 
-The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/, whose text is normalised as
+The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/, whose text is normalized as
 in training by the package voxgraft_text next to this file. Both have a config.yaml with gpt.number_text_tokens =
-{pieces:d}: the number of pieces; the tables have one row more, which no text uses.
+{pieces:d}: the number of tokens. The tables have one more row, which no text uses.
 """
 
 import hashlib
@@ -458,7 +446,7 @@ class IndexTTS2Program(UpstreamProgram):
             files, {name: "" for side in describe_indextts2(files).side_files for name in side.names}
         )
         own = {
-            CONFIG_NAME: "sizes and file names; number_text_tokens is the number of pieces",
+            CONFIG_NAME: "sizes and file names; number_text_tokens is the number of tokens",
             files.checkpoint.name: "the GPT; missing names are ignored, other shapes are an error",
             files.tokenizer.name: "text tokenizer",
         }

@@ -38,7 +38,6 @@ from voxgraft.models.indextts2.shapes import (
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.backbones import GPT2_LINEAR_LAYERS, Backbone, Gpt2Backbone, Gpt2Size
 from voxgraft.nn.layers import LearnedPositions
-from voxgraft.nn.rows import padded_linear
 
 # Frames that the first convolution needs to give one.
 MIN_FEATURE_FRAMES = 3
@@ -292,6 +291,11 @@ class UnifiedVoice(SpeechModel):
 
     text_embedding_name: ClassVar[str] = "text_embedding"
     text_head_name: ClassVar[str] = "text_head"
+    text_positions_name: ClassVar[str] = "text_pos_embedding"
+    speech_embedding_name: ClassVar[str] = "mel_embedding"
+    speech_positions_name: ClassVar[str] = "mel_pos_embedding"
+    speech_head_name: ClassVar[str] = "mel_head"
+    final_norm_name: ClassVar[str | None] = "final_norm"
     spare_rows: ClassVar[int] = 1
     unused_param_prefixes: ClassVar[tuple[str, ...]] = (
         "conditioning_encoder.",
@@ -348,29 +352,6 @@ class UnifiedVoice(SpeechModel):
         # After the voice, as the original program concatenates them.
         speed = torch.stack([rows[slot] for slot in SPEED_SLOTS])  # [2, W]
         return torch.cat([voice, speed.expand(len(voice), -1, -1)], 1)
-
-    def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
-        vectors: Tensor = self.text_embedding(ids)
-        if silent is not None:  # only the embedding is dropped; the position stays
-            vectors = vectors.masked_fill(silent[:, None], 0.0)
-        out: Tensor = vectors + self.text_pos_embedding(positions)
-        return out
-
-    def embed_speech(self, ids: Tensor, positions: Tensor) -> Tensor:
-        out: Tensor = self.mel_embedding(ids) + self.mel_pos_embedding(positions)
-        return out
-
-    def text_logits(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.text_head(self.final_norm(hidden))
-        return out
-
-    def speech_logits(self, hidden: Tensor) -> Tensor:
-        return padded_linear(self.speech_latents(hidden), self.mel_head.weight, self.mel_head.bias)
-
-    def speech_latents(self, hidden: Tensor) -> Tensor:
-        """The backbone's output as the original program hands it to its speech decoder. [N, W] -> [N, W]"""
-        out: Tensor = self.final_norm(hidden)
-        return out
 
     def speaker_latents(self, features: Tensor) -> Tensor:
         """The voice of one clip. [F, 1024] -> [L, W]"""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from voxgraft.audio.features import exact_float32
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import GraftError
-from voxgraft.models.base import Clip, SequenceSpec, require_finite_array
+from voxgraft.models.base import SequenceSpec, require_finite_array
 from voxgraft.models.indextts2.model import PerceiverResampler
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.models.xtts.family import xtts_sequence_spec
@@ -39,7 +39,6 @@ from voxgraft.models.xtts.shapes import (
 )
 from voxgraft.nn.backbones import GPT2_LINEAR_LAYERS, Backbone, Gpt2Backbone, Gpt2Size
 from voxgraft.nn.layers import LearnedPositions
-from voxgraft.nn.rows import padded_linear
 
 # Names of a voice's arrays in a clip: what the model is conditioned on, and what the vocoder takes.
 LATENTS_ARRAY, SPEAKER_ARRAY = "latents", "speaker"
@@ -147,6 +146,11 @@ class XTTSModel(SpeechModel):
 
     text_embedding_name: ClassVar[str] = "gpt.text_embedding"
     text_head_name: ClassVar[str] = "gpt.text_head"
+    text_positions_name: ClassVar[str] = "gpt.text_pos_embedding"
+    speech_embedding_name: ClassVar[str] = "gpt.mel_embedding"
+    speech_positions_name: ClassVar[str] = "gpt.mel_pos_embedding"
+    speech_head_name: ClassVar[str] = "gpt.mel_head"
+    final_norm_name: ClassVar[str | None] = "gpt.final_norm"
     file_key: ClassVar[str | None] = "model"
     unused_param_prefixes: ClassVar[tuple[str, ...]] = ("gpt.conditioning_encoder.", "gpt.conditioning_perceiver.")
     mel_stats: Tensor  # [80]
@@ -188,29 +192,6 @@ class XTTSModel(SpeechModel):
     def embed_conditions(self, conditions: XTTSConditionBatch) -> Tensor:
         return conditions.latents.to(self.gpt.mel_embedding.weight.dtype)
 
-    def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
-        vectors: Tensor = self.gpt.text_embedding(ids)
-        if silent is not None:  # only the embedding is dropped; the position stays
-            vectors = vectors.masked_fill(silent[:, None], 0.0)
-        out: Tensor = vectors + self.gpt.text_pos_embedding(positions)
-        return out
-
-    def embed_speech(self, ids: Tensor, positions: Tensor) -> Tensor:
-        out: Tensor = self.gpt.mel_embedding(ids) + self.gpt.mel_pos_embedding(positions)
-        return out
-
-    def text_logits(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.gpt.text_head(self.gpt.final_norm(hidden))
-        return out
-
-    def speech_logits(self, hidden: Tensor) -> Tensor:
-        return padded_linear(self.speech_latents(hidden), self.gpt.mel_head.weight, self.gpt.mel_head.bias)
-
-    def speech_latents(self, hidden: Tensor) -> Tensor:
-        """The backbone's output as the original program hands it to its vocoder. [N, W] -> [N, W]"""
-        out: Tensor = self.gpt.final_norm(hidden)
-        return out
-
     @torch.no_grad()
     @exact_float32()
     def voice_latents(self, mels: Sequence[Tensor]) -> Tensor:
@@ -219,8 +200,3 @@ class XTTSModel(SpeechModel):
             raise GraftError("features-form", "no mel spectrograms", expected="at least one")
         weight = self.gpt.mel_embedding.weight
         return torch.stack([self.gpt.voice_latents(mel[None].to(weight))[0] for mel in mels]).mean(0)
-
-
-def build_xtts_condition(prompt: Clip) -> XTTSCondition:
-    """The voice of a clip as the model is conditioned on it."""
-    return XTTSCondition(np.asarray(prompt.voice[LATENTS_ARRAY]))

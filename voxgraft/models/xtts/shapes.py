@@ -7,7 +7,6 @@ the mel spectrograms; `dvae.pth` the encoder that turns a recording into codes.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,15 @@ from typing import Any
 
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError, ConfigError
-from voxgraft.models.base import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
+from voxgraft.models.base import (
+    count_layers,
+    linear_shapes,
+    norm_shapes,
+    prefix_shapes,
+    read_common_side,
+    read_dimension,
+    require_exact_tensors,
+)
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, gpt2_shapes, perceiver_shapes
 
 # Fixed in stock code at every width.
@@ -37,16 +44,12 @@ GPT_HEAD_WIDTH, MIN_GPT_HEADS = 64, 4
 # Text rows at and below this id are the special ones that every text begins with.
 TEXT_START_ID, TEXT_STOP_ID = 261, 0
 
-GPT_PREFIX = "gpt."
 DECODER_PREFIX = "hifigan_decoder."
 VOCODER_PREFIX = "hifigan_decoder.waveform_decoder."
 SPEAKER_ENCODER_PREFIX = "hifigan_decoder.speaker_encoder."
 MEL_STATS_NAME = "mel_stats"
 # Counts the batches that a batch norm was trained on; whole numbers, and of no use after training.
 COUNTER_SUFFIX = ".num_batches_tracked"
-# What a trainer of the original program puts before all names, and its own parts beside the model.
-TRAINER_PREFIX = "xtts."
-TRAINER_PARTS = ("torch_mel_spectrogram_style_encoder.", "torch_mel_spectrogram_dvae.", "dvae.")
 # Second names that version 1 files hold.
 ALIAS_PREFIXES = ("gpt.gpt_inference.", "gpt.gpt.wte.")
 
@@ -96,26 +99,16 @@ class XTTSSize:
         """
         published = cls()
         own = {name: shape for name, shape in shapes.items() if not is_alias(name)}
-        # The first side that most norms have: one damaged tensor does not make all others look wrong.
-        norms = Counter(shape[0] for name, shape in own.items() if name.endswith(("ln_1.weight", "ln_2.weight")))
-        width = norms.most_common(1)[0][0] if norms else published.width
-        layers = {int(match[1]) for match in map(_GPT_LAYER.match, own) if match}
-
-        def side(name: str, otherwise: int) -> int:
-            shape = own.get(name, ())
-            return shape[0] if shape else otherwise
-
         size = cls(
-            text_rows=side("gpt.text_embedding.weight", published.text_rows),
-            width=width,
-            # Up to the last layer that exists, so that a missing one before it is noticed.
-            layers=max((layer + 1 for layer in layers if layer < len(own)), default=0),
+            text_rows=read_dimension(own, "gpt.text_embedding.weight", 0, published.text_rows),
+            width=read_common_side(own, ("ln_1.weight", "ln_2.weight"), published.width),
+            layers=count_layers(own, _GPT_LAYER),
             heads=heads,
-            speech_rows=side("gpt.mel_embedding.weight", published.speech_rows),
-            text_positions=side("gpt.text_pos_embedding.emb.weight", published.text_positions),
-            speech_positions=side("gpt.mel_pos_embedding.emb.weight", published.speech_positions),
-            vocoder_width=side(f"{VOCODER_PREFIX}conv_pre.weight", published.vocoder_width),
-            speaker_width=side(f"{SPEAKER_ENCODER_PREFIX}conv1.weight", published.speaker_width),
+            speech_rows=read_dimension(own, "gpt.mel_embedding.weight", 0, published.speech_rows),
+            text_positions=read_dimension(own, "gpt.text_pos_embedding.emb.weight", 0, published.text_positions),
+            speech_positions=read_dimension(own, "gpt.mel_pos_embedding.emb.weight", 0, published.speech_positions),
+            vocoder_width=read_dimension(own, f"{VOCODER_PREFIX}conv_pre.weight", 0, published.vocoder_width),
+            speaker_width=read_dimension(own, f"{SPEAKER_ENCODER_PREFIX}conv1.weight", 0, published.speaker_width),
         )
         require_exact_tensors(own, xtts_shapes(size), "XTTS", where)
         if not size.layers or not size.width or size.width % size.heads:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from voxgraft.companions.environments import CompanionProcess, find_environment
+from voxgraft.companions.environments import CompanionProcess
 from voxgraft.core.errors import ConfigError
 from voxgraft.models.base import (
     GROWN,
@@ -26,6 +26,7 @@ from voxgraft.models.base import (
     UpstreamFolder,
     UpstreamProgram,
     Vocoder,
+    compare_likeliest_codes,
     find_side_files,
 )
 from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
@@ -36,7 +37,7 @@ from voxgraft.models.xtts.family import (
     SPEAKERS_NAME,
     TOKENIZER_NAME,
 )
-from voxgraft.models.xtts.model import SPEAKER_ARRAY, XTTSCondition, XTTSModel
+from voxgraft.models.xtts.model import SPEAKER_ARRAY, XTTSModel
 from voxgraft.models.xtts.shapes import CONFIG_NAME, read_xtts_config
 
 # What the program reads beside its three files, and what for; it speaks without them.
@@ -46,6 +47,9 @@ OPTIONAL_FILES = {
     MEL_STATS_FILE: "scale of the mel spectrograms; fine-tuning only",
 }
 
+# Of samples between -1 and 1. Rounding alone stays below 1e-4, and a wrong step changes them by 0.07 or more.
+MAX_SAMPLE_DIFFERENCE = 0.02
+
 _LOADER = '''"""Load this export with coqui-tts (0.28.0 was tested), whose tokenizer does not know the new language.
 
     from load import LANGUAGE, load
@@ -54,7 +58,7 @@ _LOADER = '''"""Load this export with coqui-tts (0.28.0 was tested), whose token
     wav = model.inference("...", LANGUAGE, latents, speaker)["wav"]  # 24 kHz
 
 The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/. Text of the new language
-is normalised as in training, by the package voxgraft_text next to this file. Words of an old language may be marked in
+is normalized as in training, by the package voxgraft_text next to this file. Words of an old language may be marked in
 it: [en]words[/en].
 """
 
@@ -151,6 +155,7 @@ class XTTSProgram(UpstreamProgram):
     """The package `coqui-tts`."""
 
     title: ClassVar[str] = "coqui-tts 0.28.0"
+    companion_takes_codes: ClassVar[bool] = True
 
     def folder(self, files: BaseFiles, pieces: int, language: str) -> UpstreamFolder:
         side_files, _ = find_side_files(files, OPTIONAL_FILES)
@@ -184,8 +189,10 @@ class XTTSProgram(UpstreamProgram):
             f'wav = model.inference("...", {facts.language!r}, latents, speaker)["wav"]  # 24 kHz',
         ]
 
-    def compare(
+    @torch.no_grad()
+    def compare_with(
         self,
+        companion: CompanionProcess,
         files: BaseFiles,
         model: SpeechModel,
         vocoder: Vocoder,
@@ -194,65 +201,30 @@ class XTTSProgram(UpstreamProgram):
         text_ids: Sequence[int],
         codes: Sequence[int],
     ) -> dict[str, tuple[str, bool]]:
-        environment = find_environment("xtts")
-        if environment is None:
-            why = "not compared: there is no companion (`voxgraft companion xtts`)"
-            return {"original program": (why, True)}
-        companion = environment.companion()
-        try:
-            versions = companion.hello().get("versions", {})
-            name = ", ".join(f"{package} {version}" for package, version in list(versions.items())[:2])
-            compared = compare_codes_and_sound(companion, files, model, vocoder, voice, condition, text_ids, codes)
-            return {"original program": (name, True), **compared}
-        finally:
-            companion.close()
-
-
-# Of samples between -1 and 1. Rounding alone stays below 1e-4, and a wrong step changes them by 0.07 or more.
-MAX_SAMPLE_DIFFERENCE = 0.02
-# Positions at which both programs find the same code likeliest. With half precision, near ties may fall either way.
-MIN_EQUAL_SHARE = 0.95
-
-
-@torch.no_grad()
-def compare_codes_and_sound(
-    companion: CompanionProcess,
-    files: BaseFiles,
-    model: SpeechModel,
-    vocoder: Vocoder,
-    voice: Clip,
-    condition: XTTSCondition,
-    text_ids: Sequence[int],
-    codes: Sequence[int],
-) -> dict[str, tuple[str, bool]]:
-    """The likeliest code at every code that was spoken, and the sound of the same states, in both programs."""
-    arrays: dict[str, NDArray[np.generic]] = {
-        "text": np.asarray(text_ids, dtype=np.int64),
-        "codes": np.asarray(codes, dtype=np.int64),
-        "latents": np.asarray(condition.latents, dtype=np.float32),
-    }
-    folder = str(files.folder.resolve())
-    answer = companion.ask("logits", arrays, folder=folder, checkpoint=str(files.checkpoint.resolve()))
-    (states,) = compute_speech_latents(model, [text_ids], [condition], [codes])
-    states = states[: len(codes)]
-    assert isinstance(model, XTTSModel)
-    own_logits = model.gpt.mel_head(states).float().cpu().numpy()  # the states are normed already
-    upstream_logits = answer["logits"]
-    equal, total = int((own_logits.argmax(-1) == upstream_logits.argmax(-1)).sum()), len(own_logits)
-    difference = np.abs(own_logits - upstream_logits).max()
-    message = f"{equal} of {total} likeliest codes are equal; scores differ by up to {difference:.1g}"
-    compared = {"codes": (message, equal >= MIN_EQUAL_SHARE * total)}
-    if SPEAKER_ARRAY not in voice.voice:
-        return compared
-    own_states = states.float().cpu().numpy()
-    (own_wave,) = vocoder.sound([codes], [voice], [own_states])
-    arrays = {"states": own_states, "speaker": np.asarray(voice.voice[SPEAKER_ARRAY], dtype=np.float32).reshape(-1)}
-    wave = companion.ask("sound", arrays, folder=folder, checkpoint=str(files.checkpoint.resolve()))["samples"]
-    if wave.shape != own_wave.shape:
-        return {**compared, "sound": (f"is {len(wave):,} samples, and {len(own_wave):,} here", False)}
-    distance = float(np.abs(wave - own_wave).max())
-    sound = f"differs by up to {distance:.1g} over {len(wave):,} samples, from the same states"
-    return {**compared, "sound": (sound, distance <= MAX_SAMPLE_DIFFERENCE)}
+        """The likeliest code at every code that was spoken, and the sound of the same states, in both programs."""
+        arrays: dict[str, NDArray[np.generic]] = {
+            "text": np.asarray(text_ids, dtype=np.int64),
+            "codes": np.asarray(codes, dtype=np.int64),
+            "latents": np.asarray(condition.latents, dtype=np.float32),
+        }
+        folder = str(files.folder.resolve())
+        answer = companion.ask("logits", arrays, folder=folder, checkpoint=str(files.checkpoint.resolve()))
+        (states,) = compute_speech_latents(model, [text_ids], [condition], [codes])
+        states = states[: len(codes)]
+        assert isinstance(model, XTTSModel)
+        own_logits = model.gpt.mel_head(states).float().cpu().numpy()  # the states are normed already
+        compared = {"codes": compare_likeliest_codes(own_logits, answer["logits"])}
+        if SPEAKER_ARRAY not in voice.voice:
+            return compared
+        own_states = states.float().cpu().numpy()
+        (own_wave,) = vocoder.sound([codes], [voice], [own_states])
+        arrays = {"states": own_states, "speaker": np.asarray(voice.voice[SPEAKER_ARRAY], dtype=np.float32).reshape(-1)}
+        wave = companion.ask("sound", arrays, folder=folder, checkpoint=str(files.checkpoint.resolve()))["samples"]
+        if wave.shape != own_wave.shape:
+            return {**compared, "sound": (f"is {len(wave):,} samples, and {len(own_wave):,} here", False)}
+        distance = float(np.abs(wave - own_wave).max())
+        sound = f"differs by up to {distance:.1g} over {len(wave):,} samples, from the same states"
+        return {**compared, "sound": (sound, distance <= MAX_SAMPLE_DIFFERENCE)}
 
 
 def build_config_text(files: BaseFiles, pieces: int, language: str) -> str:

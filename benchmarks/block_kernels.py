@@ -1,0 +1,233 @@
+"""How long each part of a fused gated block takes, and which way of cutting a kernel's work is fastest.
+
+    python3 -m benchmarks.block_kernels                    T3's block, on a GPU (about two minutes)
+    python3 -m benchmarks.block_kernels --body gpt2 --only ACTIVATE ACTIVATION_GRADIENT
+    python3 -m benchmarks.block_kernels --device cpu --positions 520    for trying the script: nothing is a kernel there
+
+Every kernel of `nn/gated_blocks.py` runs with each of several configurations; its time stands beside the time in which
+the bytes that it must read and write pass through memory, at the rate of a large copy measured in the same run. Then the
+matrix products of a block, with their rate. A configuration whose results differ from the default's is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxgraft.nn import gated_blocks
+from voxgraft.nn.adapter import add_adapter
+from voxgraft.nn.attention import Packing
+from voxgraft.nn.backbones import Backbone, Gpt2Backbone, Gpt2Size, LlamaBackbone, LlamaSize
+from voxgraft.nn.gated_blocks import KernelConfig
+
+REPEATS = 20
+BODIES: dict[str, Callable[[], Backbone]] = {
+    "llama": lambda: LlamaBackbone(LlamaSize(1024, 1, 16, 4096)),
+    "gpt2": lambda: Gpt2Backbone(Gpt2Size(1280, 1, 20)),
+}
+# (rows, warps, columns, stages, registers)
+CANDIDATES: dict[str, list[tuple[int, int, int, int, int | None]]] = {
+    "ADD_NORM": [(rows, warps, block, 2, None) for rows in (16, 32, 64) for warps in (4, 8) for block in (64, 128)],
+    "NORM_GRADIENT": [(rows, warps, 64, 2, None) for rows in (1, 2, 4, 8) for warps in (4, 8)],
+    "FINISH_HEADS": [(rows, warps, 64, 2, None) for rows in (32, 64, 128) for warps in (2, 4, 8)],
+    "HEADS_GRADIENT": [(rows, warps, 64, stages, None) for rows in (32, 64) for warps in (4, 8) for stages in (2, 3)],
+    "ACTIVATE": [(rows, warps, 64, stages, None) for rows in (32, 64) for warps in (4, 8) for stages in (2, 3, 4)],
+    "ACTIVATION_GRADIENT": [
+        (32, 8, 64, 2, 128), (32, 8, 64, 3, 128), (32, 8, 64, 3, None), (32, 4, 64, 2, None), (32, 4, 64, 3, None),
+        (16, 4, 64, 3, None), (16, 8, 64, 3, 128), (64, 8, 64, 2, None), (32, 8, 128, 2, None), (16, 8, 128, 3, None),
+    ],
+}  # fmt: skip
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    times = []
+    if not torch.cuda.is_available():
+        start_s = time.perf_counter()
+        run()
+        return (time.perf_counter() - start_s) * 1e3
+    for _ in range(3):
+        run()
+    for _ in range(REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def tensors_in(found: object) -> Iterator[Tensor]:
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, tuple):
+        for one in found:
+            yield from tensors_in(one)
+
+
+class Block:
+    """One block's tensors at full size, and what each kernel does with them."""
+
+    def __init__(self, name: str, num: int, rank: int, device: str) -> None:
+        torch.manual_seed(0)
+        with torch.device(device):
+            body = BODIES[name]()
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        body = body.to(dtype).requires_grad_(False)
+        layers = [key for key, module in body.named_modules() if key.endswith(("_proj", "c_attn", "c_fc"))]
+        add_adapter(body, layers, rank, float(rank), seed=0)
+        parts = body.parts_of(body.blocks[0])
+        rotation = None
+        if isinstance(body, LlamaBackbone):
+            angles = torch.arange(num, device=device)[:, None, None] % 300 * body.frequencies_on(torch.device(device))
+            rotation = (angles.cos(), angles.sin())
+        packing = Packing.of([260] * (num // 260) + [num % 260] * (num % 260 > 0), device)
+        self.body = gated_blocks._Body([parts], body.final_norm, packing, body.num_heads, body.head_width, rotation)
+        adapters: Any = [value for layer in parts.layers for value in (layer.down, layer.up)]
+        with torch.no_grad():
+            for value in adapters:
+                value.normal_(std=0.02)
+        [self.groups], _ = gated_blocks._round_adapters(self.body, adapters, dtype)
+        self.attention_in, self.attention_out, self.mlp_in, self.mlp_out = self.groups
+        width, hidden = body.num_heads * body.head_width, self.mlp_out.down.shape[1]
+        self.norm = parts.norm_in
+
+        def made(*shape: int) -> Tensor:
+            return torch.randn(*shape, device=device, dtype=dtype)
+
+        self.x, self.delta, self.d_norm = made(num, width), made(num, width + rank), made(num, width)
+        self.narrow = made(num, rank)
+        self.joint = made(num, self.attention_in.num_outputs + len(self.attention_in.weights) * rank)
+        self.inner = made(num, self.mlp_in.num_outputs + len(self.mlp_in.weights) * rank)
+        self.d_heads = (made(num, width), made(num, width), made(num, width))
+        self.d_values = made(num, hidden)
+        self.stats = torch.stack([torch.ones(num, device=device), torch.zeros(num, device=device)])
+
+    def kernels(self) -> dict[str, tuple[Callable[[], object], int]]:
+        """What each runs, and the bytes of positions that it must move."""
+        width, x, inner = self.x.shape[1], self.x.numel() * 2, self.inner.numel() * 2
+        hidden = self.d_values.numel() * 2
+        return {
+            "ADD_NORM": (
+                lambda: gated_blocks._add_norm(
+                    self.x, self.delta[:, :width], self.narrow, self.attention_out, self.norm
+                ),
+                4 * x,
+            ),
+            "NORM_GRADIENT": (
+                lambda: gated_blocks._norm_gradient(self.x, self.d_norm, self.x, self.norm, self.stats),
+                5 * x,
+            ),
+            # A copy, since it works in place: its bytes are counted, and so is the time of the copy.
+            "FINISH_HEADS": (self._finish_heads, 4 * self.joint.numel() * 2),
+            "HEADS_GRADIENT": (
+                lambda: gated_blocks._heads_gradient(self.d_heads, self.joint, self.attention_in, self.body),
+                6 * x,
+            ),
+            "ACTIVATE": (
+                lambda: gated_blocks._activate(self.inner, self.mlp_in, self.mlp_out.down),
+                inner + hidden,
+            ),
+            "ACTIVATION_GRADIENT": (
+                lambda: gated_blocks._activation_gradient(
+                    self.inner, self.d_values, self.narrow, self.mlp_in, self.mlp_out.down
+                ),
+                2 * inner + hidden,
+            ),
+        }
+
+    def _finish_heads(self) -> Tensor:
+        joint = self.joint.clone()
+        gated_blocks._finish_heads(joint, self.attention_in, self.body)
+        return joint
+
+    def products(self) -> dict[str, tuple[Callable[[], object], int]]:
+        """The matrix products of a block, and the operations of the base in each."""
+        attention_in, attention_out, mlp_in, mlp_out = self.groups
+        num, weights = len(self.x), [[*group.weights] for group in self.groups]
+        flops = [2 * num * sum(weight.numel() for weight in own) for own in weights]
+        d_sum, d_middle = self.x, self.delta
+        return {
+            "attention in": (lambda: self.x @ attention_in.joined().T, flops[0]),
+            "attention out": (lambda: self.x @ attention_out.joined().T, flops[1]),
+            "mlp in": (lambda: self.x @ mlp_in.joined().T, flops[2]),
+            "mlp out": (lambda: self.d_values @ mlp_out.weights[0].T, flops[3]),
+            "mlp out, backward": (lambda: d_sum @ mlp_out.weights[0], flops[3]),
+            "mlp in, backward, with narrow": (lambda: gated_blocks._input_gradient(self.inner, mlp_in), flops[2]),
+            "attention out, backward, with narrow": (
+                lambda: gated_blocks._input_gradient(d_middle, attention_out),
+                flops[1],
+            ),
+            "attention in, backward, with narrow": (
+                lambda: gated_blocks._input_gradient(self.joint, attention_in),
+                flops[0],
+            ),
+            "joining mlp in": (lambda: mlp_in.joined(), 0),
+            "joining attention in": (lambda: attention_in.joined(), 0),
+            "narrow gradient of mlp out": (lambda: d_sum @ mlp_out.up, 0),
+            "weight gradient, up of mlp out": (lambda: gated_blocks._weight_gradient(d_sum, self.narrow), 0),
+            "weight gradient, down of mlp in": (
+                lambda: gated_blocks._weight_gradient(self.inner[:, mlp_in.num_outputs :], self.x),
+                0,
+            ),
+        }
+
+
+def copy_rate(device: str) -> float:
+    """Bytes per second of a large copy, read and written."""
+    source = torch.randn(1 << (29 if device == "cuda" else 20), device=device).to(torch.bfloat16)
+    target = torch.empty_like(source)
+    return 4 * source.numel() / milliseconds(lambda: target.copy_(source)) * 1e3
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--body", default="llama", choices=BODIES)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--positions", type=int, default=16_640)
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--only", nargs="*", choices=CANDIDATES, help="kernels; all of them if none is given")
+    options = parser.parse_args(arguments)
+    rate = copy_rate(options.device)
+    name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}: copy {rate / 1e12:.2f} TB/s", flush=True)
+    block = Block(options.body, options.positions, options.rank, options.device)
+    for name, (run, size) in block.kernels().items():
+        if options.only and name not in options.only:
+            continue
+        default: KernelConfig = getattr(gated_blocks, name)
+        expected, found = [one.float() for one in tensors_in(run())], []
+        for rows, warps, columns, stages, registers in itertools.chain(
+            [(default.rows, default.warps, default.block, default.stages, default.registers)], CANDIDATES[name]
+        ):
+            setattr(gated_blocks, name, KernelConfig(rows, warps, columns, stages, registers))
+            try:
+                made = list(tensors_in(run()))
+                error = max(
+                    float((one.float() - other).norm() / other.norm().clamp_min(1e-9))
+                    for one, other in zip(made, expected, strict=True)
+                )
+                note = "" if error < 1e-2 else f"  WRONG by {error:.1e}"
+                found.append((milliseconds(run), (rows, warps, columns, stages, registers), note))
+            except Exception as failure:  # too much shared memory, or a configuration that does not compile
+                print(f"  {name} {(rows, warps, columns, stages, registers)}: {str(failure)[:120]}", flush=True)
+        setattr(gated_blocks, name, default)
+        print(f"\n{name}: {size / rate * 1e3:.3f} ms for its bytes; rows, warps, columns, stages, registers")
+        print(f"  {found[0][0]:.3f} ms  {found[0][1]} (the default){found[0][2]}")
+        for spent, config, note in sorted(found[1:])[:6]:
+            print(f"  {spent:.3f} ms  {config}{note}", flush=True)
+    print("\nmatrix products")
+    for name, (run, flops) in block.products().items():
+        spent = milliseconds(run)
+        print(f"  {spent:.3f} ms  {f'{flops / spent / 1e9:5.0f} TFLOP/s' if flops else '':14}{name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
