@@ -117,6 +117,7 @@ def test_growing_appends_the_tag_and_the_pieces_and_writes_merges_in_the_files_o
 
 def test_a_token_is_shown_by_its_piece_or_else_by_its_number() -> None:
     document = copy.deepcopy(DOCUMENT)
+    document["model"]["vocab"] |= {"[en]": 4, "[en-gb]": 7}
     document["added_tokens"][1]["id"] = 7
     tokenizer = parsed(document)
     assert [tokenizer.shown(at) for at in (-1, 0, 3, 5, 7, 8)] == ["<-1>", "[UNK]", "ab", "<5>", "[en-gb]", "<8>"]
@@ -126,7 +127,7 @@ def test_a_token_is_shown_by_its_piece_or_else_by_its_number() -> None:
     assert found == [True, False, False, False]
     document["added_tokens"][0]["id"], document["model"]["vocab"]["c"] = 1, 4
     del document["model"]["vocab"]["a"]
-    document["model"].update(merges=[], vocab={"[UNK]": 0, "b": 2})
+    document["model"].update(merges=[], vocab={"[UNK]": 0, "[en]": 1, "b": 2, "[en-gb]": 7})
     assert not parsed(document).has_control_token("[am]"), "no tag has the id of another"
 
 

@@ -56,7 +56,7 @@ class BpeJsonTokenizer(Tokenizer):
             raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", where=path) from None
         written = {token["content"]: token["id"] for token in document["added_tokens"]}
         # The library counts added tokens on from the number of entries, whatever the file says.
-        added = {content: self._engine.token_to_id(content) for content in written}
+        added: dict[str, int] = {content: self._engine.token_to_id(content) or 0 for content in written}
         moved = {content: (at, added[content]) for content, at in written.items() if added[content] != at}
         if moved and not judged:
             raise TokenizerError("tokenizer-duplicate-id", describe_moved_tokens(moved), where=path)
