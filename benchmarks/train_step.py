@@ -8,8 +8,8 @@
 Useful positions are conditioning, text and speech, no padding. MFU counts 6 x the body's matrix weights per useful
 position (4 x where the body is fixed) against the rate of an 8192-cubed bf16 matmul measured in the same run. Every
 variant is a median over its steps after a warm-up; the host's work is inside. A variant that fails is told and left out.
-With `--variants`, they run in the order given. `fused` is `nn/gated_blocks.py`; the losses of the first and of the last
-step show whether two variants learn the same.
+With `--variants`, they run in the order given. `fused` is `nn/gated_blocks.py`, and with `loss` the kernel for cross-entropy
+too; the losses of the first and last step show whether two variants learn the same.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoi
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.models.xtts.shapes import XTTSSize
+from voxgraft.nn import layers
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
@@ -224,10 +225,13 @@ class Bench:
             trained, build_optimizer(trained, chosen), BatchBuilder(self.kind, model, [clips]), chosen
         ), stream
 
-    def ours(self, variant: str, positions: int, *, fused: bool = False, **options: Any) -> Figures:
+    def ours(
+        self, variant: str, positions: int, *, fused: bool = False, fused_loss: bool = False, **options: Any
+    ) -> Figures:
         stepper, stream = self.stepper(positions, **options)
         trained = stepper.trained
         trained.model.body.fused_gated = fused
+        layers.FUSED_CROSS_ENTROPY = fused_loss
         per_position = 6 if "body" in trained.parameters else 4
 
         def step(number: int) -> tuple[int, float]:
@@ -503,6 +507,11 @@ def variants(bench: Bench, tiny: bool) -> dict[str, Callable[[], Figures]]:
         if thousands <= 32:
             made[f"gated {thousands}k"] = lambda positions=positions, name=f"gated {thousands}k": bench.ours(
                 name, positions, mode="gated"
+            )
+            made[f"gated {thousands}k fused, loss"] = (
+                lambda positions=positions, name=f"gated {thousands}k fused, loss": bench.ours(
+                    name, positions, fused=True, fused_loss=True, mode="gated"
+                )
             )
             made[f"gated {thousands}k fused"] = lambda positions=positions, name=f"gated {thousands}k fused": (
                 bench.ours(name, positions, fused=True, mode="gated")

@@ -1,6 +1,6 @@
 """Codes to sound: our vocoders against the original programs' own code, on the same weights and codes, in one run.
 
-    python -m benchmarks.vocoders --originals FOLDER [--device cuda] [--seconds 10] [--batch 16] [--out vocoders.json]
+    python -m benchmarks.vocoders --originals FOLDER [--device cuda] [--dtypes float32 bfloat16] [--batch 16] [--out vocoders.json]
     python -m benchmarks.vocoders --small --device cpu         a smoke test, without the originals
 
 FOLDER is put on the import path. It holds the packages `chatterbox` (chatterbox-tts 0.1.7) and `indextts` (a checkout of
@@ -24,10 +24,12 @@ import platform
 import statistics
 import sys
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,6 +46,7 @@ from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference, 
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.s2mel import FlowPrompt, S2Mel, S2MelSize, count_target_frames, s2mel_shapes
 from voxgraft.models.indextts2.vocoder import BigVGAN, BigVGANSize, IndexTTS2Vocoder, bigvgan_shapes
+from voxgraft.nn.layers import SolverGraphs
 from voxgraft.synthesis.command import stream_sentence
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest
 
@@ -51,7 +54,8 @@ NUM_CODES_TABLE = 8192
 # Imported by the originals for anything but their vocoders.
 UNUSED_PACKAGES = (
     "librosa torchaudio s3tokenizer perth pyloudnorm onnx descript dac audiotools matplotlib tensorboard trainer "
-    "indextts.s2mel.dac"
+    "indextts.s2mel.dac PIL transformers diffusers.utils.export_utils diffusers.utils.loading_utils diffusers.utils.pil_utils "
+    "diffusers.utils.hub_utils diffusers.utils.dynamic_modules_utils diffusers.utils.peft_utils"
 ).split()
 # About 15 words of English: text tokens, and codes at 25 a second.
 SENTENCE_TOKENS, SENTENCE_SECONDS = 70, 6
@@ -102,6 +106,14 @@ def find_originals(folder: Path) -> None:
     """Make the original programs importable."""
     sys.path[:0] = [str(folder), str(folder / "site"), str(folder / "index")]
     sys.meta_path.insert(0, _EmptyPackages())
+    # The packages themselves would import language models, pipelines and transformers, and check versions.
+    for name in ("chatterbox", "diffusers", "diffusers.models"):
+        package = types.ModuleType(name)
+        package.__path__, package.__version__ = [str(folder / name.replace(".", "/"))], "0"  # type: ignore[attr-defined]
+        sys.modules[name] = package
+    checks = types.ModuleType("diffusers.dependency_versions_check")
+    checks.dep_version_check = lambda *_: None  # type: ignore[attr-defined]
+    sys.modules[checks.__name__] = checks
 
 
 @contextmanager
@@ -129,23 +141,31 @@ def measure(
     times: dict[str, list[float]] = {name: [] for name in acts}
     processor: dict[str, list[float]] = {name: [] for name in acts}
     peaks: dict[str, int | None] = dict.fromkeys(acts)
-    for number in range(rounds + 1):
+    # On CUDA the second call captures graphs.
+    warm = 2 if device.type == "cuda" else 1
+    held: dict[str, int] = {}
+    for number in range(rounds + warm):
         for name, act in acts.items():
             if device.type == "cuda":
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats(device)
                 before = torch.cuda.memory_allocated(device)
+                reserved = torch.cuda.memory_reserved(device)
             wait(device)
             started, worked = time.perf_counter(), time.process_time()
             act()
             wait(device)
             seconds = time.perf_counter() - started
-            if number:
+            if device.type == "cuda" and number:
+                torch.cuda.empty_cache()
+                held[name] = held.get(name, 0) + max(0, torch.cuda.memory_reserved(device) - reserved)
+            if number >= warm:
                 times[name].append(seconds)
                 processor[name].append(time.process_time() - worked)
                 if device.type == "cuda":
-                    peaks[name] = torch.cuda.max_memory_allocated(device) - before
-            else:
+                    # A replay allocates nothing: what the captured graphs hold counts as well.
+                    peaks[name] = torch.cuda.max_memory_allocated(device) - before + held[name]
+            elif not number:
                 firsts[name] = seconds
     median = statistics.median
     return {name: (median(times[name]), firsts[name], peaks[name], median(processor[name])) for name in acts}
@@ -194,17 +214,22 @@ def measure_chatterbox(arguments: argparse.Namespace, device: torch.device, *, m
         small = FlowSize(1, 64, width=64, inner=64, transformers=1, mid_blocks=1, meanflow=meanflow)
         size = replace(size, flow=small, hift=HiftSize(32, 32))
     model = random_s3gen(size, device)
-    model.flow_dtype = arguments.dtype
     draw = torch.Generator().manual_seed(1)
     num_codes = round(25 * arguments.seconds)
     codes = torch.randint(0, 6561, (num_codes,), generator=draw).tolist()
     reference = random_reference(arguments.reference_seconds, device)
     noise = S3GenNoise.draw(torch.Generator(device).manual_seed(0), num_codes, reference, meanflow=meanflow)
     batch = arguments.batch
-    acts: dict[str, Callable[[], object]] = {"voxgraft": lambda: model.generate([codes], [reference], [noise])}
-    if batch > 1:
-        rows = ([codes] * batch, [reference] * batch, [noise] * batch)
-        acts[f"voxgraft, {batch} at once"] = lambda: model.generate(*rows)
+    acts: dict[str, Callable[[], object]] = {}
+
+    def ours(dtype: torch.dtype | None, count: int) -> object:
+        model.flow_dtype = dtype
+        return model.generate([codes] * count, [reference] * count, [noise] * count)
+
+    for dtype in arguments.dtypes:
+        acts[f"voxgraft, {name_dtype(dtype)}"] = partial(ours, dtype, 1)
+        if batch > 1 and dtype == arguments.dtypes[-1]:
+            acts[f"voxgraft, {name_dtype(dtype)}, {batch} at once"] = partial(ours, dtype, batch)
     if arguments.originals is not None:
         original = original_s3gen(model, device)
         ref = {
@@ -218,12 +243,34 @@ def measure_chatterbox(arguments: argparse.Namespace, device: torch.device, *, m
         if not meanflow:
             with given_noise(noise.flow[None]), torch.inference_mode():
                 theirs = original.flow_inference(tokens, ref_dict=dict(ref), finalize=True)[0]
-            (ours,) = model.generate_mels([codes], [reference], [noise])
-            difference = float((theirs.T - ours).abs().max())
-            print(f"mel of the original program differs by up to {difference:.1e}", flush=True)
+            for dtype in arguments.dtypes:
+                model.flow_dtype = dtype
+                (mel,) = model.generate_mels([codes], [reference], [noise])
+                report_difference(f"S3Gen, {name_dtype(dtype)}", mel, theirs.T)
         acts["original"] = lambda: original.inference(tokens, ref_dict=dict(ref))
     kind = "S3Gen, meanflow" if meanflow else "S3Gen"
-    return collect(f"chatterbox, {kind}", acts, arguments, device, len(codes) / 25)
+    found = collect(f"chatterbox, {kind}", acts, arguments, device, len(codes) / 25)
+    report_graphs({"encoder": model.flow.graphs, "flow": model.flow.decoder.graphs, "HiFT": model.graphs})
+    return found
+
+
+def name_dtype(dtype: torch.dtype | None) -> str:
+    return str(dtype or torch.float32).removeprefix("torch.")
+
+
+def report_difference(what: str, found: Tensor, expected: Tensor) -> None:
+    difference, size = (found - expected).float(), expected.float().std()
+    print(
+        f"{what}: differs from the original by up to {float(difference.abs().max()):.1e}, by the root mean square "
+        f"{float(difference.square().mean().sqrt()):.1e} (standard deviation {float(size):.1e})",
+        flush=True,
+    )
+
+
+def report_graphs(solvers: dict[str, SolverGraphs]) -> None:
+    for name, graphs in solvers.items():
+        used = f"{graphs.num_graphs} graphs, {graphs.num_replays} replays, {graphs.num_bytes / 1e6:,.0f} MB"
+        print(f"CUDA graphs of {name}: {graphs.refusal or used}", flush=True)
 
 
 def collect(
@@ -305,7 +352,7 @@ def measure_indextts2(arguments: argparse.Namespace, device: torch.device) -> li
     s2mel = S2Mel.from_tensors(size, tensors).to(device)
     bigvgan = BigVGAN.from_tensors(vocoder_size, waves).to(device)
     code_table = torch.randn(NUM_CODES_TABLE, 1024, generator=draw).to(device)
-    vocoder = IndexTTS2Vocoder(lambda: (s2mel, bigvgan, code_table), arguments.dtype)
+    vocoder = IndexTTS2Vocoder(lambda: (s2mel, bigvgan, code_table))
     num_codes = round(50 * arguments.seconds)
     frames = count_target_frames(num_codes)
     num_prompt = arguments.reference_seconds * 22_050 // 256
@@ -319,14 +366,18 @@ def measure_indextts2(arguments: argparse.Namespace, device: torch.device) -> li
         (condition,) = s2mel.length_regulator([given], [num_prompt])
     prompt = FlowPrompt(mel, condition, style)
 
-    def ours(count: int) -> list[Tensor]:
+    def ours(dtype: torch.dtype | None, count: int) -> list[Tensor]:
+        vocoder.dtype = dtype
         content = vocoder.embed_codes(codes.tolist(), latents.numpy())
         return vocoder.render([prompt] * count, [content] * count, [noise] * count)
 
     batch = arguments.batch
-    acts: dict[str, Callable[[], object]] = {"voxgraft": lambda: ours(1)}
-    if batch > 1:
-        acts[f"voxgraft, {batch} at once"] = lambda: ours(batch)
+    acts: dict[str, Callable[[], object]] = {}
+    for dtype in arguments.dtypes:
+        acts[f"voxgraft, {name_dtype(dtype)}"] = partial(ours, dtype, 1)
+        if batch > 1 and dtype == arguments.dtypes[-1]:
+            acts[f"voxgraft, {name_dtype(dtype)}, {batch} at once"] = partial(ours, dtype, batch)
+    acts["voxgraft, BigVGAN alone"] = lambda: bigvgan(torch.zeros(1, 80, frames, device=device) - 5)
     if arguments.originals is not None:
         original, generator = original_s2mel(tensors, device), original_bigvgan(waves, device)
         ids, states = codes.to(device), latents.to(device)[None]
@@ -345,12 +396,19 @@ def measure_indextts2(arguments: argparse.Namespace, device: torch.device) -> li
         with given_noise(noise[None]), torch.inference_mode():
             expected, wave = theirs()
             content = vocoder.embed_codes(codes.tolist(), latents.numpy())
-            (found,) = s2mel.solve([prompt], s2mel.length_regulator([content], [frames]), [noise])
-            (own,) = vocoder.render([prompt], [content], [noise])
-        print(f"mel of the original program differs by up to {float((expected[0] - found).abs().max()):.1e}, ", end="")
-        print(f"its wave by up to {float((wave.flatten() - own).abs().max()):.1e}")
+            for dtype in arguments.dtypes:
+                vocoder.dtype = dtype
+                (mel_found,) = s2mel.solve(
+                    [prompt], s2mel.length_regulator([content], [frames]), [noise], dtype=vocoder.dtype
+                )
+                report_difference(f"s2mel, {name_dtype(dtype)}", mel_found, expected[0])
+                report_difference(
+                    f"BigVGAN, {name_dtype(dtype)}", vocoder.render([prompt], [content], [noise])[0], wave.flatten()
+                )
         acts["original"] = theirs
-    return collect("indextts2, s2mel and BigVGAN", acts, arguments, device, num_codes / 50)
+    found = collect("indextts2, s2mel and BigVGAN", acts, arguments, device, num_codes / 50)
+    report_graphs({"s2mel": s2mel.graphs})
+    return found
 
 
 def measure_first_sound(arguments: argparse.Namespace, device: torch.device) -> list[Measured]:
@@ -364,7 +422,7 @@ def measure_first_sound(arguments: argparse.Namespace, device: torch.device) -> 
     if arguments.small:
         s3gen = S3GenSize(FlowSize(1, 64, width=64, inner=64, transformers=1, mid_blocks=1), HiftSize(32, 32))
     model = random_s3gen(s3gen, device)
-    model.flow_dtype = arguments.dtype
+    model.flow_dtype = arguments.dtypes[-1]
     reference = random_reference(arguments.reference_seconds, device)
     rng = np.random.default_rng(0)
     condition = T3Condition(rng.standard_normal(256).astype(np.float32), rng.integers(0, 6561, 150))
@@ -396,7 +454,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of the processor, where that computes")
     parser.add_argument("--parts", nargs="*", default=["chatterbox", "meanflow", "indextts2", "first"])
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=("float32", "bfloat16", "float16"),
+        default=["float32"],
+        help="of the flows; the last is the one of batches and of the first sound",
+    )
     parser.add_argument("--small", action="store_true", help="small models, to try the script")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -404,19 +468,38 @@ def main() -> None:
         find_originals(arguments.originals.resolve())
     device = torch.device(arguments.device)
     torch.set_num_threads(arguments.threads)
-    arguments.dtype = None if arguments.dtype == "float32" else getattr(torch, arguments.dtype)
+    arguments.dtypes = [None if name == "float32" else getattr(torch, name) for name in arguments.dtypes]
     found: list[Measured] = []
-    if "chatterbox" in arguments.parts:
-        found += measure_chatterbox(arguments, device, meanflow=False)
-    if "meanflow" in arguments.parts:
-        found += measure_chatterbox(arguments, device, meanflow=True)
-    if "indextts2" in arguments.parts:
-        found += measure_indextts2(arguments, device)
-    if "first" in arguments.parts:
-        found += measure_first_sound(arguments, device)
+    measures: dict[str, Callable[[], list[Measured]]] = {
+        "chatterbox": lambda: measure_chatterbox(arguments, device, meanflow=False),
+        "meanflow": lambda: measure_chatterbox(arguments, device, meanflow=True),
+        "indextts2": lambda: measure_indextts2(arguments, device),
+        "first": lambda: measure_first_sound(arguments, device),
+    }
+    for part in arguments.parts:
+        own: list[Measured] = []
+        for originals in dict.fromkeys((arguments.originals, None)):  # where a peer fails, ours is still measured
+            try:
+                arguments.originals, kept = originals, arguments.originals
+                own = measures[part]()
+                break
+            except Exception:
+                print(f"{part} failed with originals {originals}:\n{traceback.format_exc()[-2000:]}", flush=True)
+            finally:
+                arguments.originals = kept
+        found += own
+        for one in own:
+            print(f"{one.family}: {one.what}: {one.seconds:.4f} s, first {one.first_seconds:.2f} s", flush=True)
+    if device.type == "cuda":
+        from voxgraft.nn import attention, decode
+
+        rows = attention.supports_row_lengths.cache_info()
+        print(f"flash attention by row lengths: tried {rows.misses} times; snake kernels: {decode._snakes_work}")
+        half = arguments.dtypes[-1] or torch.float32
+        print(f"row lengths are {attention.supports_row_lengths(torch.device('cuda', 0), half, 64)}")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     print(
-        f"{name}, torch {torch.__version__}, {arguments.dtype or torch.float32}, {arguments.seconds:g} s of speech, ",
+        f"{name}, torch {torch.__version__}, {arguments.seconds:g} s of speech, ",
         end="",
     )
     print(f"{arguments.reference_seconds} s of reference")

@@ -15,7 +15,9 @@ from tests.support.synthesis import made_graft, settings_of
 from voxgraft.core.errors import GraftError
 from voxgraft.models import get_family
 from voxgraft.nn.adapter import LoraLayer, adapter_state, add_adapter, load_adapter_state
-from voxgraft.synthesis.batching import DecodeBatch, DecodeRow, RowLoraLayer, join_adapters
+from voxgraft.nn.backbones import Backbone
+from voxgraft.nn.decode import iter_block_modules
+from voxgraft.synthesis.batching import DecodeBatch, DecodeRow, PackedRowAdapters, RowLoraLayer, join_adapters
 from voxgraft.synthesis.command import build_request, plan_utterance
 from voxgraft.synthesis.engine import (
     SpeakingModel,
@@ -249,3 +251,31 @@ def test_guidance_and_latents_are_those_of_the_engine(family: str, fixtures: obj
         assert (row.result.latents is not None) == latents
         if latents:
             torch.testing.assert_close(torch.tensor(row.result.latents), torch.tensor(expected.latents))
+
+
+def test_adapters_of_joined_products_are_those_of_the_layers(speakers: SynthesisModels) -> None:
+    """What the fused step adds to a product of several layers is what each layer's own adapters add."""
+    models = [speakers.context.model() for _ in range(2)]
+    for seed, model in enumerate(models):
+        names = model.adapter_layers()[seed:9]  # the first layer has an adapter of one model alone
+        add_adapter(model, names, rank=2 + seed, alpha=3, seed=seed)
+        load_adapter_state(model, {key: torch.randn(value.shape) for key, value in adapter_state(model).items()})
+    joined, choice = join_adapters(models)
+    body = joined.body
+    assert isinstance(body, Backbone)
+    adapters = PackedRowAdapters(body, choice)
+    choice.choose(torch.tensor([0, 1, 2, 1]))
+    *blocks, _ = iter_block_modules(body)
+    compared = 0
+    for number, (_, qkv, out, _, up, down) in enumerate(blocks):
+        for name, layers in (("qkv", qkv), ("out", out), ("up", up), ("down", down)):
+            plain = [layer.plain if isinstance(layer, RowLoraLayer) else layer for layer in layers]
+            x = torch.randn(4, plain[0].in_features)  # type: ignore[arg-type]
+            with torch.no_grad():
+                base = torch.cat([layer(x) for layer in plain], 1)
+                found = adapters(base, x, number, name)
+                expected = torch.cat([layer(x) for layer in layers], 1)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            assert torch.equal(found[0], base[0])
+            compared += not torch.equal(found, base)
+    assert compared > 2

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tests.support.families import PUBLISHED
-from tests.support.gated_bodies import BODIES, LENGTHS, WIDTH, GatedBody, make_body, run_body
+from tests.support.gated_bodies import BODIES, LENGTHS, WIDTH, GatedBody, make_body, make_logits, run_body
 from tests.support.trainers import OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.nn import gated_blocks
 from voxgraft.nn.attention import Packing, supports_tiled_attention
@@ -172,6 +172,19 @@ def test_the_kernels_compute_what_plain_torch_does(
     expected = exact if dtype == torch.float32 else run_body(make_body(name, dtype), fused=False)
     tolerance = 2e-6 if dtype == torch.float32 else 3e-3
     assert {key: error for key in found if (error := relative_error(found[key], expected[key])) > tolerance} == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_kernels_of_the_loss_compute_what_torch_does(
+    interpreted: dict[tuple[str, torch.dtype], dict[str, Tensor]], dtype: torch.dtype
+) -> None:
+    logits, targets = make_logits(dtype)
+    total = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
+    [gradient] = torch.autograd.grad(0.5 * total, logits)
+    found = interpreted["loss", dtype]
+    assert relative_error(found["out"], total.detach()) < 1e-6
+    assert relative_error(found["logits"], gradient) < (1e-6 if dtype == torch.float32 else 1e-3)
+    assert not found["logits"][2].any()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.adapter import Gate, LoraLayer, add_adapter, find_lora_layers
 from voxgraft.nn.attention import AttentionBackend, Packing
 from voxgraft.nn.backbones import Backbone, Gpt2Backbone, Gpt2Size, LlamaBackbone, LlamaSize
@@ -61,3 +62,12 @@ def run_body(made: GatedBody, *, fused: bool, backend: AttentionBackend = "sdpa"
         out = made.body(x, Packing.of(LENGTHS, like.device, backend))
         gradients = torch.autograd.grad(out, [x, *made.adapters.values()], d_out)
     return {"out": out.detach(), **dict(zip(["x", *made.adapters], gradients, strict=True))}
+
+
+def make_logits(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Scores of more rows than a kernel reads at once, as a view of padded ones; some targets are ignored. [N, V], [N]"""
+    generator = torch.Generator().manual_seed(3)
+    padded = (4 * torch.randn(7, 2112, generator=generator)).to(dtype)
+    targets = torch.randint(0, 2050, (7,), generator=generator)
+    targets[2], targets[5] = IGNORE_INDEX, 2049
+    return padded[:, :2050].requires_grad_(), targets

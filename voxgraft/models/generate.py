@@ -20,7 +20,7 @@ from voxgraft.models.base import SequenceSpec, build_sequence, code_position
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
 from voxgraft.nn.decode import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
-from voxgraft.nn.layers import round_up
+from voxgraft.nn.layers import capture_graph, round_up
 
 if TYPE_CHECKING:
     from voxgraft.nn.decode import PackedBackbone
@@ -421,18 +421,7 @@ class DecodeGraph:
         state.begin(model.spec)
         self._once(model)
         torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        # Autocast frees its rounded weights when its block ends, and the graph would still read them: no cache here.
-        cached = torch.is_autocast_cache_enabled()
-        torch.clear_autocast_cache()
-        torch.set_autocast_cache_enabled(False)
-        try:
-            # thread_local: CUDA calls of other threads, such as copies of the next batch, do not end the capture.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                for _ in range(CODES_PER_CHECK):
-                    self._once(model)
-        finally:
-            torch.set_autocast_cache_enabled(cached)
+        self._graph, _ = capture_graph(lambda: self._run_steps(model))
 
     def set(self, sampling: SamplingParams) -> None:
         """The numbers by which codes are drawn from now on."""
@@ -449,6 +438,10 @@ class DecodeGraph:
     def advance(self) -> None:
         """`CODES_PER_CHECK` more codes of every stream, with the noise that is in `noise`."""
         self._graph.replay()
+
+    def _run_steps(self, model: SpeechModel) -> None:
+        for _ in range(CODES_PER_CHECK):
+            self._once(model)
 
     def _once(self, model: SpeechModel) -> None:
         """One step: sample a code of every stream from the logits, feed it, and get the next logits."""

@@ -251,6 +251,59 @@ class DecodeContext:
         self.cache.filled.add_(1)
 
 
+@dataclass(frozen=True, slots=True)
+class KeyMask:
+    """Which frames of padded rows are heard, for attention without order. Make one with `build_key_mask`."""
+
+    is_frame: Tensor  # [B, T] bool, true up to the end of each row
+    lengths: Tensor  # [B] int32
+    starts: Tensor  # [B + 1] int32: where rows begin when they are laid flat
+
+
+def build_key_mask(is_frame: Tensor) -> KeyMask:
+    """[B, T] bool; nothing waits for the device."""
+    rows, longest = is_frame.shape
+    starts = torch.arange(0, (rows + 1) * longest, longest, dtype=torch.int32, device=is_frame.device)
+    return KeyMask(is_frame, is_frame.sum(1, dtype=torch.int32), starts)
+
+
+def attend_frames(q: Tensor, k: Tensor, v: Tensor, keys: KeyMask | None) -> Tensor:
+    """Every frame sees every frame of its row. [B, T, H, D] each -> [B, T, H, D]"""
+    if keys is not None and q.is_cuda and supports_row_lengths(q.device, q.dtype, q.shape[-1]):
+        return _attend_row_lengths(q, k, v, keys)
+    mask = None if keys is None else keys.is_frame[:, None, None]
+    queries, rest = q.transpose(1, 2), (k.transpose(1, 2), v.transpose(1, 2))
+    return F.scaled_dot_product_attention(queries, *rest, attn_mask=mask).transpose(1, 2)
+
+
+def _attend_row_lengths(q: Tensor, k: Tensor, v: Tensor, keys: KeyMask) -> Tensor:
+    # `scaled_dot_product_attention` takes a slower kernel as soon as there is a mask.
+    (rows, longest), flat = q.shape[:2], [part.flatten(0, 1) for part in (q, k, v)]
+    out: Tensor = torch.ops.aten._flash_attention_forward(
+        *flat, keys.starts, keys.starts, longest, longest, 0.0, False, False, seqused_k=keys.lengths
+    )[0]
+    return out.view(rows, longest, *out.shape[1:])
+
+
+@cache
+def supports_row_lengths(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether flash attention takes the length of each row here. Tried once, since the operator is torch's own."""
+    if torch.version.hip is not None or dtype not in (torch.bfloat16, torch.float16) or width > 256 or width % 8:
+        return False
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    draw = torch.Generator(device).manual_seed(0)
+    q, k, v = torch.empty(3, 2, 96, 2, width, device=device, dtype=dtype).normal_(generator=draw).unbind()
+    keys = build_key_mask(torch.arange(96, device=device) < torch.tensor([[96], [37]], device=device))
+    mask = keys.is_frame[:, None, None]
+    expected = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+    try:
+        found = _attend_row_lengths(q, k, v, keys)
+    except (RuntimeError, TypeError):
+        return False
+    return float((found - expected.transpose(1, 2)).abs().max()) < 0.03
+
+
 def _group_by_length(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> tuple[tuple[Tensor, ...], Tensor]:
     """Sequences sorted by length, cut where they get too short for their group; padding repeats a row's first place."""
     # Longest first. A new group starts where padding would take more than a fifth of a row.

@@ -8,7 +8,8 @@ Shapes: N streams, V speech rows, R rows of the cache, W width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -179,7 +180,7 @@ class PackedBackbone:
         self.num_heads, self.head_width = body.num_heads, body.head_width
         self.width = body.num_heads * body.head_width
         self._version = _weights_version(body)
-        *blocks, [[final_norm]] = _iter_block_modules(body)
+        *blocks, [[final_norm]] = iter_block_modules(body)
         self.blocks = [_pack_block(modules, dtype) for modules in blocks]
         self.final_norm = _pack_layer([final_norm], dtype)
 
@@ -188,7 +189,7 @@ class PackedBackbone:
         state = _weights_version(body)
         if state == self._version:
             return
-        *blocks, [[final_norm]] = _iter_block_modules(body)
+        *blocks, [[final_norm]] = iter_block_modules(body)
         for block, modules in zip(self.blocks, blocks, strict=True):
             # One block at a time, so that no second copy of the whole backbone exists.
             fresh = _pack_block(modules, self.dtype)
@@ -198,7 +199,7 @@ class PackedBackbone:
         self._version = state
 
 
-def _iter_block_modules(body: Backbone) -> Iterator[list[list[nn.Module]]]:
+def iter_block_modules(body: Backbone) -> Iterator[list[list[nn.Module]]]:
     """The modules of each block, in the order of `PackedBlock`; last the final norm on its own."""
     assert isinstance(body, LlamaBackbone | Gpt2Backbone)
     is_llama = isinstance(body, LlamaBackbone)
@@ -286,12 +287,17 @@ def is_supported_width(width: int) -> bool:
     return tile >= LANE_WIDTH and width // tile <= MAX_TILES_PER_LINE
 
 
+# What adapters add to a product: its result [R, O] and input [R, I], the block's number and the product's name.
+RowAdapters = Callable[[Tensor, Tensor, int, str], Tensor]
+
+
 class FusedDecodeStep:
     """The step of one body over one cache. Everything it needs is allocated once, so that it can be captured."""
 
-    def __init__(self, body: PackedBackbone, memory: KVCache) -> None:
-        self.body, self.cache = body, memory
-        self.num_rows, self._few = memory.num_rows, memory.num_rows <= MAX_GEMV_ROWS
+    def __init__(self, body: PackedBackbone, memory: KVCache, adapters: RowAdapters | None = None) -> None:
+        """`adapters` give each row its own; the packed weights are then the base's."""
+        self.body, self.cache, self._adapters = body, memory, adapters
+        self.num_rows, self._few = memory.num_rows, memory.num_rows <= MAX_GEMV_ROWS and adapters is None
         weight, rows, width = body.final_norm.weight, memory.num_rows, body.width
         device = torch.cuda.get_device_properties(weight.device)
         self._early = device.major >= 9  # programmatic dependent launch exists from Hopper on
@@ -324,10 +330,10 @@ class FusedDecodeStep:
             y = self._nothing
             for layer, block in enumerate(self.body.blocks):
                 self._add_norm(y, block.first_norm)
-                self._attend(layer, F.linear(self._normed, block.qkv.weight, block.qkv.bias))
-                self._add_norm(F.linear(self._mixed[0], block.out.weight, block.out.bias), block.second_norm)
-                self._activate(F.linear(self._normed, block.up.weight, block.up.bias))
-                y = F.linear(self._hidden, block.down.weight, block.down.bias)
+                self._attend(layer, self._product(self._normed, block.qkv, layer, "qkv"))
+                self._add_norm(self._product(self._mixed[0], block.out, layer, "out"), block.second_norm)
+                self._activate(self._product(self._normed, block.up, layer, "up"))
+                y = self._product(self._hidden, block.down, layer, "down")
             self._add_norm(y, self.body.final_norm)
             return self._normed
         # Few rows: every product only reads its weights once, so norms, sums and activations ride along with them.
@@ -340,6 +346,10 @@ class FusedDecodeStep:
             self._added_linear(self._hidden, block.down)
         self._add_norm(self._nothing, self.body.final_norm)
         return self._normed
+
+    def _product(self, x: Tensor, part: PackedLayer, layer: int, name: str) -> Tensor:
+        y = F.linear(x, part.weight, part.bias)
+        return y if self._adapters is None else self._adapters(y, x, layer, name)
 
     def _normed_linear(self, norm: PackedLayer, layer: PackedLayer, out: Tensor, activation: str) -> None:
         """All programs run beside each other; each makes four lines at once or, where room is short, two at a turn."""
@@ -411,3 +421,46 @@ class FusedDecodeStep:
 def _power_of_two_divisor(number: int) -> int:
     """The largest power of two that divides it."""
     return number & -number
+
+
+# ---- vocoders --------------------------------------------------------------------------------------------------------
+
+SNAKE_BLOCK = 256
+_snakes_work = True
+"""Until a kernel cannot be compiled or started."""
+
+
+def apply_snake(x: Tensor, alpha: Tensor) -> Tensor | None:
+    """x + sin(alpha x)^2 / alpha in one kernel; None where there is no kernel for it. [B, C, T], [C] -> [B, C, T]"""
+    x = x.contiguous()
+    out, total = torch.empty_like(x), x.numel()
+    arguments = (x, alpha, out, total, x.shape[1], x.shape[2], SNAKE_BLOCK)
+    return out if _run_snakes("snake_kernel", -(-total // SNAKE_BLOCK), x, arguments) else None
+
+
+def smooth_snakes(x: Tensor, alpha: Tensor, beta: Tensor, taps: Tensor) -> Tensor | None:
+    """BigVGAN's activation in one kernel; None where there is no kernel for it. [B, C, T], [C], [C], [12]"""
+    x = x.contiguous()
+    out, (rows, channels, length) = torch.empty_like(x), x.shape
+    block = min(SNAKE_BLOCK, 1 << (length - 1).bit_length())
+    num_blocks = -(-length // block)
+    arguments = (x, alpha, beta, taps, out, channels, length, num_blocks, block)
+    return out if _run_snakes("smoothed_snake_kernel", rows * channels * num_blocks, x, arguments) else None
+
+
+def _run_snakes(name: str, programs: int, x: Tensor, arguments: tuple[Any, ...]) -> bool:
+    global _snakes_work
+    usable = _snakes_work and x.dtype == torch.float32 and torch.version.hip is None and find_spec("triton") is not None
+    if not usable or not programs:
+        return False
+    try:
+        from voxgraft.nn import decode_kernels
+
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            getattr(decode_kernels, name)[(programs,)](*arguments)
+    except Exception as failure:  # of the compiler, in whatever form: torch's own kernels do the same
+        _snakes_work = False
+        reason = str(failure).strip().partition("\n")[0]
+        off = f"Triton kernels of vocoders are off: {type(failure).__name__} {reason}"
+        warnings.warn(off, RuntimeWarning, stacklevel=3)
+    return _snakes_work

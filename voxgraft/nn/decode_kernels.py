@@ -1,4 +1,4 @@
-"""Triton kernels for decoding: a backbone's layers for one or two rows, attention over a cache, and sampling a code.
+"""Triton kernels for decoding: a backbone's layers for few rows, attention over a cache, sampling; vocoders' snakes.
 
 Written for bandwidth: every weight is read once, straight into registers, by the program that needs it. Imported only
 where Triton is, by `nn/decode.py`, which chooses the sizes; the kernels check nothing.
@@ -401,3 +401,60 @@ def sample_code_kernel(
     tl.store(filled_at + n, tl.load(filled_at + n) + 1)
     if GUIDED:
         tl.store(filled_at + num_streams + n, tl.load(filled_at + num_streams + n) + 1)
+
+
+@triton.jit
+def snake_kernel(x_at, alpha_at, out_at, total, C, T, BLOCK: tl.constexpr):
+    """x + sin(alpha x)^2 / alpha, with an own alpha for each channel. [B, C, T] laid flat"""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < total
+    x = tl.load(x_at + place, mask=inside, other=0.0)
+    alpha = tl.load(alpha_at + place // T % C, mask=inside, other=1.0)
+    wave = tl.sin(x * alpha)
+    tl.store(out_at + place, x + wave * wave / (alpha + 1e-9), mask=inside)
+
+
+@triton.jit
+def _smoothed_snake(x, first: tl.constexpr, start: tl.constexpr, taps_at, rate, scale):
+    """One sample at twice the rate: six neighbours from `first` on, weighted by every other tap, then the snake."""
+    y = x[first] * tl.load(taps_at + start)
+    for tap in tl.static_range(1, 6):
+        y += x[first + tap] * tl.load(taps_at + start - 2 * tap)
+    y *= 2.0
+    wave = tl.sin(y * rate)
+    return y + wave * wave * scale
+
+
+@triton.jit
+def smoothed_snake_kernel(
+    x_at, alpha_at, beta_at, taps_at, out_at, C, T, num_blocks, BLOCK: tl.constexpr
+):  # fmt: skip
+    """BigVGAN's activation: up to twice the rate, snake, and down again; see `AntiAliasedSnake`. [B, C, T]
+
+    Every output computes the twelve samples that it needs at the higher rate, so that nothing of that rate is stored.
+    """
+    row = tl.program_id(0) // num_blocks
+    t = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
+    rate = tl.exp(tl.load(alpha_at + row % C))
+    scale = 1.0 / (tl.exp(tl.load(beta_at + row % C)) + 1e-9)
+    row_at = x_at + row.to(tl.int64) * T
+    # Before the first and after the last sample the input repeats it.
+    x = ()
+    for shift in tl.static_range(11):
+        x = x + (tl.load(row_at + tl.minimum(tl.maximum(t + shift - 5, 0), T - 1)),)
+    ends = ()
+    for shift in tl.static_range(12):  # around the first sample, then around the last
+        edge = tl.maximum(row * 0 + shift - 3, 0)
+        if shift >= 6:
+            edge = tl.maximum(T + shift - 9, 0)
+        ends = ends + (tl.load(row_at + tl.minimum(edge, T - 1)),)
+    first = _smoothed_snake(ends, 0, 11, taps_at, rate, scale)
+    last = _smoothed_snake(ends, 6, 10, taps_at, rate, scale)
+    z = tl.zeros([BLOCK], tl.float32)
+    for tap in tl.static_range(12):
+        # The sample 2 t + tap - 5 at twice the rate, odd for even taps; the result repeats its ends too.
+        place = 2 * t + tap - 5
+        y = _smoothed_snake(x, tap // 2, 10 if tap % 2 == 0 else 11, taps_at, rate, scale)
+        y = tl.where(place < 0, first, tl.where(place > 2 * T - 1, last, y))
+        z += y * tl.load(taps_at + tap)
+    tl.store(out_at + row.to(tl.int64) * T + t, z, mask=t < T)

@@ -1,10 +1,15 @@
-"""Small parts that several models share: layers, empty initialisation, chunked losses, helpers for tensors."""
+"""Small parts that several models share: layers, empty initialisation, chunked losses, CUDA graphs of solvers."""
 
 from __future__ import annotations
 
+import copy
+import gc
+import threading
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
@@ -89,10 +94,54 @@ def cross_entropy_sum(
 
     def chunk_sum(hidden: Tensor, targets: Tensor) -> Tensor:
         logits = head(hidden)  # [N, V]
+        if use_cross_entropy_kernel(logits):
+            total: Tensor = _CrossEntropySum.apply(logits, targets)  # type: ignore[no-untyped-call]
+            return total
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return F.cross_entropy(exact, targets, ignore_index=IGNORE_INDEX, reduction="sum")
 
     return sum_in_chunks(chunk_sum, (hidden, targets), chunk)
+
+
+# One kernel reads half-precision logits as they are; torch makes float32 copies of them. Off: not measured on a
+# GPU yet.
+FUSED_CROSS_ENTROPY = False
+CROSS_ENTROPY_BLOCK = 1024
+
+
+def use_cross_entropy_kernel(logits: Tensor) -> bool:
+    """Whether the kernel computes the loss of these logits."""
+    return FUSED_CROSS_ENTROPY and logits.is_cuda and logits.element_size() == 2
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """Summed cross-entropy of half-precision logits. [N, V], [N] -> []"""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        from voxgraft.nn.training_kernels import cross_entropy_kernel
+
+        losses, log_totals = (logits.new_empty(len(logits), dtype=torch.float32) for _ in range(2))
+        width, row = logits.shape[1], logits.stride(0)
+        cross_entropy_kernel[(len(logits),)](
+            logits, targets, losses, log_totals, row, width, IGNORED=IGNORE_INDEX, BLOCK=CROSS_ENTROPY_BLOCK
+        )
+        ctx.save_for_backward(logits, targets, log_totals)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        from voxgraft.nn.training_kernels import cross_entropy_gradient_kernel
+
+        logits, targets, log_totals = ctx.saved_tensors
+        width = logits.shape[1]
+        # Rows begin where the kernel can write 16 bytes at once.
+        gradient = logits.new_empty(len(logits), round_up(width, 64))[:, :width]
+        cross_entropy_gradient_kernel[(len(logits),)](
+            logits, targets, log_totals, gradients[0], gradient, logits.stride(0), gradient.stride(0), width,
+            IGNORED=IGNORE_INDEX, BLOCK=CROSS_ENTROPY_BLOCK,
+        )  # fmt: skip
+        return gradient, None
 
 
 def sum_in_chunks(chunk_sum: Callable[..., Tensor], tensors: Sequence[Tensor], chunk: int | None) -> Tensor:
@@ -113,6 +162,7 @@ def sum_in_chunks(chunk_sum: Callable[..., Tensor], tensors: Sequence[Tensor], c
 
 
 Structure = TypeVar("Structure")
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def map_tensors(value: Structure, function: Callable[[Tensor], Tensor]) -> Structure:
@@ -139,6 +189,64 @@ def iter_modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield (f"{name}.".replace("_orig_mod.", "") if name else ""), module
 
 
+# ---- CUDA graphs -----------------------------------------------------------------------------------------------------
+
+# Captures of one process take turns: torch has one stream for them, and the memory of an old graph must not be freed
+# while a new one is being captured.
+_capturing = threading.Lock()
+Captured = TypeVar("Captured")
+
+
+def capture_graph(function: Callable[[], Captured], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Captured]:
+    """`function()` as a CUDA graph, and what it returned, to which every replay writes. It must have run before."""
+    graph = torch.cuda.CUDAGraph()
+    # Autocast frees its rounded weights when its block ends, and the graph would still read them: no cache here.
+    cached = torch.is_autocast_cache_enabled()
+    with _capturing:
+        collected = gc.isenabled()
+        gc.disable()
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            # thread_local: CUDA calls of other threads, such as copies of the next batch, do not end the capture.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                output = function()
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+            if collected:
+                gc.enable()
+    return graph, output
+
+
+def round_matrices(network: Module, dtype: torch.dtype) -> Module:
+    """A copy for autocast whose matrices and convolutions are in `dtype` already. It shares everything else.
+
+    Autocast rounds weights again at every call, since they ask for no gradient: two more kernels for each layer.
+    """
+    tensors = chain(network.parameters(), network.buffers())
+    rounded = copy.deepcopy(network, {id(tensor): tensor for tensor in tensors})
+    for module in list(rounded.modules()):
+        if isinstance(module, nn.Linear | nn.Conv1d):
+            for name, value in list(module.named_parameters(recurse=False)):
+                setattr(module, name, nn.Parameter(value.to(dtype), requires_grad=False))
+    for module in list(rounded.modules()):
+        if isinstance(module, FusableModule):
+            module.fuse()
+    return rounded
+
+
+def round_like(x: Tensor, weight: Tensor) -> Tensor:
+    """x in a weight's dtype: before it is copied or read several times, where autocast would round it each time."""
+    return x.to(weight.dtype)
+
+
+class FusableModule(nn.Module):
+    """Has layers that `round_matrices` may join into one."""
+
+    def fuse(self) -> None:
+        raise NotImplementedError
+
+
 # ---- captured solvers ------------------------------------------------------------------------------------------------
 # A processor starts the kernels of a flow more slowly than a GPU runs them. All steps of a solver have one shape, so
 # the whole solver is captured as a CUDA graph, for lengths that are multiples of FRAME_STEP; shorter utterances are
@@ -146,7 +254,9 @@ def iter_modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 # A longer step wastes more on padding, a shorter one captures more graphs: 64 frames are 0.7 to 1.3 seconds.
 FRAME_STEP = 64
-MAX_GRAPHS = 16
+MAX_GRAPHS = 32
+# With more frames in a batch a kernel takes longer than its start, and capturing would only cost time.
+MAX_CAPTURED_FRAMES = 6_000
 # A replay must give what the solver has just given, up to rounding: graphs may choose other kernels.
 REPLAY_TOLERANCE = 2e-2
 
@@ -157,7 +267,7 @@ def pad_frames(num_frames: int, device: torch.device) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Captured:
+class _CapturedSolver:
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
     output: Tensor
@@ -173,20 +283,41 @@ class SolverGraphs:
     """The captured solvers of one model, by the shapes of what they are given."""
 
     def __init__(self) -> None:
-        self._graphs: dict[Hashable, _Captured] = {}
+        self._graphs: dict[Hashable, _CapturedSolver] = {}
         self._seen: set[Hashable] = set()
+        self._rounded: tuple[Hashable, nn.Module] | None = None
+        self._pool: Any = None
         self.refusal = ""
         """Why nothing is captured any more; empty while graphs are used."""
+        self.num_replays = 0
+        self.num_bytes = 0
+        """Memory that the captured solvers hold; they share it, since only one runs at a time."""
 
-    def run(self, solve: Callable[..., Tensor], kind: Hashable, *inputs: Tensor) -> Tensor:
+    @property
+    def num_graphs(self) -> int:
+        return len(self._graphs)
+
+    def round_matrices(self, network: Module, dtype: torch.dtype) -> Module:
+        """`round_matrices` of the model, kept until another dtype is wanted or the model moves."""
+        key = (dtype, next(network.parameters()).data_ptr())
+        if self._rounded is None or self._rounded[0] != key:
+            self._rounded = key, round_matrices(network, dtype)
+            self._graphs.clear()  # they read the matrices that were kept before
+        return cast("Module", self._rounded[1])
+
+    def run(self, solve: Callable[..., Tensor], kind: Hashable, *inputs: Tensor, num_frames: int = 0) -> Tensor:
         """`solve(*inputs)`, which must be a function of the values of `inputs` and of nothing else but `kind`.
 
-        A shape is captured when it comes a second time: what is spoken once does not wait for a graph.
+        A shape is captured when it comes a second time: what is spoken once does not wait for a graph. `num_frames` of
+        all rows say how much work it is.
         """
+        if num_frames > MAX_CAPTURED_FRAMES:
+            return solve(*inputs)
         key = (kind, tuple((tuple(one.shape), one.dtype, one.device) for one in inputs))
         known = self._graphs.pop(key, None)
         if known is not None:
             self._graphs[key] = known  # dicts keep their order: the least recently used is first
+            self.num_replays += 1
             return known.replay(inputs)
         found = solve(*inputs)
         if self.refusal or inputs[0].device.type != "cuda":
@@ -203,24 +334,23 @@ class SolverGraphs:
             self.refusal = str(failure).partition("\n")[0]
         if self.refusal:
             self._graphs.clear()
+            self._pool = None
+            warnings.warn(f"CUDA graphs of a solver are off: {self.refusal}", RuntimeWarning, stacklevel=2)
             return found
         while len(self._graphs) >= MAX_GRAPHS:
             del self._graphs[next(iter(self._graphs))]
         self._graphs[key] = captured
         return found
 
-    @staticmethod
-    def _capture(solve: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> _Captured:
-        own = tuple(one.clone() for one in inputs)
-        graph = torch.cuda.CUDAGraph()
-        # Autocast frees its rounded weights when its block ends, and the graph would still read them: no cache here.
-        cached = torch.is_autocast_cache_enabled()
-        torch.clear_autocast_cache()
-        torch.set_autocast_cache_enabled(False)
-        try:
-            # thread_local: CUDA calls of other threads, such as copies of the next batch, do not end the capture.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                output = solve(*own)
-        finally:
-            torch.set_autocast_cache_enabled(cached)
-        return _Captured(graph, own, output)
+    def _capture(self, solve: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> _CapturedSolver:
+        with torch.inference_mode(False):  # else they could not be written to outside of it
+            own = tuple(one.clone() for one in inputs)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        # One pool for all of them: replays run one after another, and each output is copied before the next.
+        graph, output = capture_graph(lambda: solve(*own), self._pool)
+        self.num_bytes += torch.cuda.memory_reserved() - before
+        return _CapturedSolver(graph, own, output)

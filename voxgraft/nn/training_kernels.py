@@ -1,4 +1,4 @@
-"""Triton kernels for training: causal attention over packed sequences with its gradients, and a flat AdamW step.
+"""Triton kernels for training: attention over packed sequences, cross-entropy, their gradients, a flat AdamW step.
 
 Attention has one program for each tile that exists. Imported only where Triton is, by `nn/attention.py`, which makes
 the work lists and chooses the sizes; the kernels check nothing. A program reads its own rows once and loops over those
@@ -249,3 +249,55 @@ def adamw_step_kernel(
         tl.store(values + at, value)
         if COPIED:  # the model's half-precision copy
             tl.store(copies + at, value.to(copies.dtype.element_ty))
+
+
+@triton.jit
+def _add_to_total(values, highest, total):
+    """A running sum of exponentials, relative to the highest value so far."""
+    higher = tl.maximum(highest, tl.max(values, 0))
+    return higher, total * tl.exp(highest - higher) + tl.sum(tl.exp(values - higher), 0)
+
+
+@triton.jit
+def cross_entropy_kernel(
+    logits, targets, losses, log_totals, logit_row, V, IGNORED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Cross-entropy of one row of logits, in float32 whatever they are kept in; 0 where the target is ignored."""
+    target = tl.load(targets + tl.program_id(0))
+    line, block = logits + tl.program_id(0).to(tl.int64) * logit_row, tl.arange(0, BLOCK)
+    highest, total = -float("inf"), 0.0
+    # Whole blocks without a mask: with one the compiler loads number by number.
+    whole = V // BLOCK * BLOCK
+    for at in range(0, whole, BLOCK):
+        highest, total = _add_to_total(tl.load(line + at + block).to(tl.float32), highest, total)
+    rest = tl.load(line + whole + block, mask=whole + block < V, other=-float("inf")).to(tl.float32)
+    highest, total = _add_to_total(rest, highest, total)
+    log_total = highest + tl.log(total)
+    chosen = tl.load(line + tl.where(target == IGNORED, 0, target)).to(tl.float32)
+    tl.store(log_totals + tl.program_id(0), log_total)
+    tl.store(losses + tl.program_id(0), tl.where(target == IGNORED, 0.0, log_total - chosen))
+
+
+@triton.jit
+def _logit_gradient(values, columns, target, log_total, scale):
+    return (tl.exp(values.to(tl.float32) - log_total) - tl.where(columns == target, 1.0, 0.0)) * scale
+
+
+@triton.jit
+def cross_entropy_gradient_kernel(
+    logits, targets, log_totals, scale_at, gradients, logit_row, gradient_row, V,
+    IGNORED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the summed losses by one row of logits: softmax less one at the target, times `scale`."""
+    row, block = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    target, log_total = tl.load(targets + row), tl.load(log_totals + row)
+    scale = tl.where(target == IGNORED, 0.0, tl.load(scale_at))
+    line, out = logits + row * logit_row, gradients + row * gradient_row
+    whole = V // BLOCK * BLOCK
+    for at in range(0, whole, BLOCK):
+        gradient = _logit_gradient(tl.load(line + at + block), at + block, target, log_total, scale)
+        tl.store(out + at + block, gradient.to(gradients.dtype.element_ty))
+    inside = whole + block < V
+    rest = tl.load(line + whole + block, mask=inside, other=0.0)
+    gradient = _logit_gradient(rest, whole + block, target, log_total, scale)
+    tl.store(out + whole + block, gradient.to(gradients.dtype.element_ty), mask=inside)

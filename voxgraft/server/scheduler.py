@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -259,8 +259,13 @@ class Scheduler:
             if job.cancelled:
                 self._batches[id(row.system)].remove(row)
                 del self._rows[row]
+        groups: dict[tuple[int, bool], list[tuple[SpeechJob, int]]] = {}
         for job, index in chosen:
-            self._join(job, index)
+            assert job.plan is not None
+            key = (id(job.plan.system), job.plan.system.is_open(job.plan.pieces[index].language))
+            groups.setdefault(key, []).append((job, index))
+        for group in groups.values():
+            self._join(group)
         for batch in dict.fromkeys(self._batches.values()):
             try:
                 finished = batch.advance()
@@ -280,28 +285,52 @@ class Scheduler:
                 piece = replace(job.plan.pieces[index], codes=own.codes, stop=own.stop, latents=own.latents)
                 self._spoken.put((job, index, piece))
 
-    def _join(self, job: SpeechJob, index: int) -> None:
+    def _join(self, group: Sequence[tuple[SpeechJob, int]]) -> None:
+        """Sentences of one model, with its gate open for all or closed for all."""
+        job = group[0][0]
         assert job.plan is not None
+        system = job.plan.system
         try:
-            system, request = job.plan.system, build_request(job.plan.pieces[index], job.condition)
             if id(system) not in self._batches:
                 self._build_batches()
-            self._rows[self._batches[id(system)].join(request, system)] = job, index
-        except VoxgraftError as error:
-            job.fail(error)
+            batch = self._batches[id(system)]
+            if len(group) == 1 or batch.joins_together:
+                requests = [
+                    build_request(job.plan.pieces[index], job.condition) for job, index in group if job.plan is not None
+                ]
+                self._rows |= dict(zip(batch.join_all(requests, system), group, strict=True))
+                return
         except Exception as error:
-            self.report(error)
-            job.fail(error)
+            if len(group) == 1:
+                if not isinstance(error, VoxgraftError):
+                    self.report(error)
+                job.fail(error)
+                return
+        for one in group:  # a bad sentence must not end the requests of others
+            self._join([one])
 
     def _vocode(self) -> None:
-        while True:
-            taken = [self._spoken.get()]
-            while len(taken) < MAX_VOCODER_BATCH and taken[-1] is not None:
+        with _own_stream(self.tts.models.context.device):
+            self._render_spoken()
+
+    def _render_spoken(self) -> None:
+        waiting: list[tuple[SpeechJob, int, SpokenChunk]] = []
+        is_closing = False
+        while waiting or not is_closing:
+            # Waits only if there is nothing to do.
+            while not is_closing and len(waiting) < MAX_VOCODER_BATCH:
                 try:
-                    taken.append(self._spoken.get_nowait())
+                    spoken = self._spoken.get(block=not waiting)
                 except queue.Empty:
                     break
-            groups = [[one for one in taken if one is not None]]
+                if spoken is None:
+                    is_closing = True
+                else:
+                    waiting.append(spoken)
+            waiting = [one for one in waiting if not one[0].cancelled]
+            # Powers of two: vocoders on CUDA are captured for each size of a batch.
+            size = 1 << max(0, len(waiting).bit_length() - 1)
+            groups, waiting = [waiting[:size]], waiting[size:]
             while groups:
                 work = [one for one in groups.pop() if not one[0].cancelled]
                 try:
@@ -312,8 +341,6 @@ class Scheduler:
                         work[0][0].fail(error)
                     else:  # one by one: a bad sentence must not end the requests of others
                         groups += [[one] for one in work]
-            if taken[-1] is None:
-                return
 
     def _render(self, work: Sequence[tuple[SpeechJob, int, SpokenChunk]]) -> None:
         rate = self.tts.sample_rate
@@ -331,3 +358,12 @@ class Scheduler:
         frames = "".join(traceback.format_tb(error.__traceback__))
         with suppress(OSError, ValueError):  # a closed standard error must not end a thread
             print(f"internal error: {type(error).__name__}\n{frames}", file=sys.stderr, flush=True)
+
+
+def _own_stream(device: str) -> AbstractContextManager[Any]:
+    """On CUDA a stream of its own: sound is made while codes are drawn, and neither waits for the other."""
+    if not device.startswith("cuda"):
+        return nullcontext()
+    import torch
+
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]

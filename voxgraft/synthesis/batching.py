@@ -24,12 +24,29 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from voxgraft.core.errors import GraftError, TextError
 from voxgraft.models.base import build_sequence, code_position
-from voxgraft.models.generate import CODES_PER_CHECK, DecodeState, StopCause, StoppingCriteria, find_loop_cut
+from voxgraft.models.generate import (
+    CODES_PER_CHECK,
+    DecodeState,
+    StopCause,
+    StoppingCriteria,
+    find_loop_cut,
+    get_decode_dtype,
+)
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_speech_latents, pack_batch
 from voxgraft.nn.adapter import LoraLayer, find_lora_layers
 from voxgraft.nn.attention import DecodeContext, PrefillContext
-from voxgraft.nn.decode import SamplingParams, apply_repetition_penalty, filter_logits, sample_codes
-from voxgraft.nn.layers import round_up
+from voxgraft.nn.backbones import Backbone
+from voxgraft.nn.decode import (
+    FusedDecodeStep,
+    PackedBackbone,
+    SamplingParams,
+    apply_repetition_penalty,
+    filter_logits,
+    iter_block_modules,
+    sample_codes,
+    supports_fused_decode,
+)
+from voxgraft.nn.layers import TransposedLinear, capture_graph, round_up
 from voxgraft.synthesis.engine import SpeakingModel, SynthesisRequest, SynthesisResult
 
 # Matrix products of this CPU library give a row the same bits at every multiple of 4 rows, attention at every multiple
@@ -81,37 +98,79 @@ class DecodeBatch:
         self._max_codes = round_up(self.model.spec.max_codes, CODES_PER_CHECK)
         self.rows: list[DecodeRow] = []
         self._graphs: dict[tuple[int, int, bool], torch.cuda.CUDAGraph | None] = {}
+        self._packed, self._row_adapters = self._pack((gated or systems)[0])
+        self._fused_steps: dict[tuple[int, bool], FusedDecodeStep] = {}
         self._state, self._adapters, self._noise = self._allocate(self._pad_streams(1), CACHE_LENGTH_STEP)
         ids = torch.arange(self._state.logits.shape[1], device=self.model.device)
         self._unreadable = (ids >= self.model.spec.num_codes) & (ids != self.model.spec.speech_stop)
 
-    @torch.no_grad()
+    def _pack(self, system: SpeakingModel) -> tuple[PackedBackbone | None, PackedRowAdapters | None]:
+        """The base's weights and all adapters for the fused step; nothing where that cannot run."""
+        model, dtype = system.model, get_decode_dtype(system.model)
+        if not supports_fused_decode(model.body, model.device, dtype):
+            return None, None
+        try:
+            with nullcontext() if system.gate is None else system.gate.closed():
+                packed = PackedBackbone(model.body, dtype)
+            return packed, PackedRowAdapters(self.model.body, self._choice)
+        except torch.OutOfMemoryError:  # no room for a second copy of the backbone
+            return None, None
+
+    def _fused_step(self, num_streams: int, *, is_open: bool) -> FusedDecodeStep | None:
+        if self._packed is None:
+            return None
+        key = (num_streams, is_open)
+        if key not in self._fused_steps:
+            cache = self._state.cache
+            part = cache.view(num_streams * self._rows_per_stream, cache.length)
+            self._fused_steps[key] = FusedDecodeStep(self._packed, part, self._row_adapters if is_open else None)
+        return self._fused_steps[key]
+
     def join(self, request: SynthesisRequest, system: SpeakingModel) -> DecodeRow:
         """Add an utterance: its prompt is computed alone, by its own model, and fills the next rows of the cache."""
+        return self.join_all([request], system)[0]
+
+    @property
+    def joins_together(self) -> bool:
+        """Whether several prompts may be computed at once; on the CPU a row's bits would depend on the others."""
+        return self.model.device.type == "cuda"
+
+    @torch.no_grad()
+    def join_all(self, requests: Sequence[SynthesisRequest], system: SpeakingModel) -> list[DecodeRow]:
+        """Add utterances of one model whose gate is the same for all: all of them, or none."""
         model, spec, twice = system.model, system.model.spec, self._rows_per_stream
-        if request.max_codes > spec.max_codes:
-            found = f"the limit is {request.max_codes:,} codes"
-            raise TextError("ids-length", found, expected=f"at most {spec.max_codes:,}")
-        sequences = [build_sequence(spec, request.text_ids, closed=request.closed, stock=self._sampling.stock)] * twice
-        silent = [False, True][:twice]
-        batch = pack_batch(model, sequences, [request.condition] * twice, silent=silent)
-        longest, stream = batch.packing.longest, len(self.rows)
-        self._reserve(stream + 1, longest + round_up(request.max_codes, CODES_PER_CHECK))
+        stock, most = self._sampling.stock, max(request.max_codes for request in requests)
+        if most > spec.max_codes:
+            raise TextError("ids-length", f"the limit is {most:,} codes", expected=f"at most {spec.max_codes:,}")
+        sequences = [
+            build_sequence(spec, request.text_ids, closed=request.closed, stock=stock)
+            for request in requests
+            for _ in range(twice)
+        ]
+        conditions = [request.condition for request in requests for _ in range(twice)]
+        batch = pack_batch(model, sequences, conditions, silent=[False, True][:twice] * len(requests))
+        longest, first = batch.packing.longest, len(self.rows)
+        streams = slice(first, first + len(requests))
+        rows = slice(first * twice, streams.stop * twice)
+        self._reserve(streams.stop, longest + round_up(most, CODES_PER_CHECK))
         state = self._state
-        with system.set_gate_for(request.language):
-            context = PrefillContext(batch.packing, state.cache, stream * twice)
+        with system.set_gate_for(requests[0].language):
+            context = PrefillContext(batch.packing, state.cache, rows.start)
             hidden = compute_hidden_states(model, batch, context)
             context.finish()
-            state.logits[stream * twice : (stream + 1) * twice] = model.speech_logits(hidden[batch.packing.last])
-        state.codes[stream], state.num_generated[stream], state.stopped[stream] = spec.speech_stop, 0, False
-        state.heard[stream] = False
-        state.heard[stream, list(spec.initial_penalized_codes)] = True
-        is_open = system.gate is not None and system.is_open(request.language)
-        self._adapters[stream * twice : (stream + 1) * twice] = self._numbers[id(system)] if is_open else NO_ADAPTER
-        generator = torch.Generator(self.model.device).manual_seed(request.seed)
-        row = DecodeRow(request, system, generator, longest, is_open)
-        self.rows.append(row)
-        return row
+            state.logits[rows] = model.speech_logits(hidden[batch.packing.last])
+        state.codes[streams], state.num_generated[streams], state.stopped[streams] = spec.speech_stop, 0, False
+        state.heard[streams] = False
+        state.heard[streams, list(spec.initial_penalized_codes)] = True
+        is_open = system.gate is not None and system.is_open(requests[0].language)
+        self._adapters[rows] = self._numbers[id(system)] if is_open else NO_ADAPTER
+        joined = []
+        for request in requests:
+            generator = torch.Generator(self.model.device).manual_seed(request.seed)
+            # At most as many positions as the longest prompt has.
+            joined.append(DecodeRow(request, system, generator, longest, is_open))
+        self.rows += joined
+        return joined
 
     @torch.no_grad()
     def advance(self) -> list[DecodeRow]:
@@ -129,7 +188,10 @@ class DecodeBatch:
                 # As many draws as `DecodeSession` makes at once: a stream draws the same numbers in both.
                 own.exponential_(generator=row.generator)
         longest = max(row.num_positions for row in self.rows) + CODES_PER_CHECK
-        length = min(round_up(longest, LENGTH_STEP), state.cache.length)
+        # The fused step reads each row's positions alone, so that one graph serves all lengths.
+        length = state.cache.length
+        if self._packed is None:
+            length = min(round_up(longest, LENGTH_STEP), length)
         self._run_block(num_streams, length, is_open=any(row.is_open for row in self.rows))
         window = torch.arange(-CODES_PER_CHECK, 0, device=self.model.device)
         fresh = state.codes[:active].gather(1, state.num_generated[:active, None] + window).tolist()
@@ -208,6 +270,7 @@ class DecodeBatch:
         # Only now: if memory runs out above, the batch is as it was.
         self._state, self._adapters, self._noise = state, adapters, noise
         self._graphs.clear()
+        self._fused_steps.clear()
 
     def _run_block(self, num_streams: int, length: int, *, is_open: bool) -> None:
         """All steps until the next check; on CUDA as a graph, from the second time on that a shape comes up.
@@ -225,10 +288,7 @@ class DecodeBatch:
         if graph is None:
             while len(self._graphs) > MAX_BLOCK_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            graph = torch.cuda.CUDAGraph()
-            # thread_local: the vocoder's thread may use the device meanwhile.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._run_steps(num_streams, length, is_open=is_open)
+            graph, _ = capture_graph(lambda: self._run_steps(num_streams, length, is_open=is_open))
             self._graphs[key] = graph
         graph.replay()
 
@@ -237,6 +297,7 @@ class DecodeBatch:
         state, model, sampling, twice = self._state, self.model, self._sampling, self._rows_per_stream
         rows = num_streams * twice
         cache, logits = state.cache.view(rows, length), state.logits[:rows]
+        fused = self._fused_step(num_streams, is_open=is_open)
         heard, codes, stopped = state.heard[:num_streams], state.codes[:num_streams], state.stopped[:num_streams]
         num_generated = state.num_generated[:num_streams]
         self._choice.choose(self._adapters[:rows] if is_open else None)
@@ -257,10 +318,14 @@ class DecodeBatch:
             # Codes behind a stream's limit are dropped, but their positions must exist.
             positions = (num_generated + self._first_position).clamp(max=last_position)
             num_generated.add_(1)
-            step = DecodeContext(cache)
             vectors = model.embed_speech(chosen, positions).repeat_interleave(twice, 0)
-            hidden = model.body(vectors, step)
-            step.finish()
+            if fused is None:
+                step = DecodeContext(cache)
+                hidden = model.body(vectors, step)
+                step.finish()
+            else:  # it counts the new position before it runs
+                cache.filled.add_(1)
+                hidden = fused(vectors)
             logits.copy_(model.speech_logits(hidden))
 
 
@@ -281,7 +346,7 @@ class RowChoice:
         """For all steps until it is called again. Layers keep here what depends on the rows alone."""
         self.rows = rows  # [B]
         self.is_adapted = None if rows is None else (rows > NO_ADAPTER)[:, None]  # [B, 1]
-        self.scales: dict[int, Tensor] = {}
+        self.scales: dict[object, Tensor] = {}
 
 
 class RowLoraLayer(nn.Module):
@@ -324,6 +389,47 @@ class RowLoraLayer(nn.Module):
             scale = choice.scales[id(self)] = self.scales[choice.rows]
         narrow = F.linear(x, self.down) * scale  # [B, R]
         return torch.where(choice.is_adapted, result + F.linear(narrow, self.up), result)
+
+
+class PackedRowAdapters:
+    """The adapters of a joined model for `FusedDecodeStep`, whose products are those of several layers at once."""
+
+    def __init__(self, body: Backbone, choice: RowChoice) -> None:
+        self._choice = choice
+        self._parts: dict[tuple[int, str], tuple[Tensor, Tensor, Tensor]] = {}
+        *blocks, _ = iter_block_modules(body)
+        for number, (_, qkv, out, _, up, down) in enumerate(blocks):
+            for name, layers in (("qkv", qkv), ("out", out), ("up", up), ("down", down)):
+                if any(isinstance(layer, RowLoraLayer) for layer in layers):
+                    self._parts[number, name] = _join_layers(layers)
+
+    def __call__(self, y: Tensor, x: Tensor, layer: int, name: str) -> Tensor:
+        """y + the adapters' x, for each row by its own. [R, O], [R, I] -> [R, O]"""
+        choice, part = self._choice, self._parts.get((layer, name))
+        if part is None or choice.rows is None:
+            return y
+        down, up, scales = part
+        key = (layer, name)
+        if (scale := choice.scales.get(key)) is None:
+            scale = choice.scales[key] = scales[choice.rows]
+        # Rows without an adapter have scale 0: adding 0 keeps the bits of y.
+        return torch.addmm(y, F.linear(x, down) * scale, up.T)
+
+
+def _join_layers(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor, Tensor]:
+    """Layers that read the same vector as one: down [R, I], up [sum of O, R] and scales [adapters + 1, R]."""
+    first = next(layer for layer in layers if isinstance(layer, RowLoraLayer))
+    downs, scales, ups = [], [], []
+    for layer in layers:
+        if isinstance(layer, RowLoraLayer):
+            downs.append(layer.down)
+            scales.append(layer.scales)
+            ups.append(layer.up)
+        else:
+            assert isinstance(layer, nn.Linear | TransposedLinear)
+            ups.append(first.up.new_zeros(layer.out_features, 0))
+    joined: Tensor = torch.block_diag(*ups)  # type: ignore[no-untyped-call]
+    return torch.cat(downs), joined, torch.cat(scales, 1)
 
 
 @torch.no_grad()

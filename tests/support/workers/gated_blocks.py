@@ -7,9 +7,9 @@ import sys
 
 import torch
 
-from tests.support.gated_bodies import BODIES, make_body, run_body
+from tests.support.gated_bodies import BODIES, make_body, make_logits, run_body
 from tests.support.workers.tiles import let_numpy_count
-from voxgraft.nn import gated_blocks
+from voxgraft.nn import gated_blocks, layers
 
 
 def main() -> None:
@@ -20,6 +20,11 @@ def main() -> None:
     for name in BODIES:
         for dtype in (torch.float32, torch.float16):
             found[name, dtype] = run_body(make_body(name, dtype), fused=True)
+    for dtype in (torch.float32, torch.float16):
+        logits, targets = make_logits(dtype)
+        total = layers._CrossEntropySum.apply(logits, targets)  # type: ignore[no-untyped-call]
+        [gradient] = torch.autograd.grad(0.5 * total, logits)
+        found["loss", dtype] = {"out": total.detach(), "logits": gradient}
     torch.save(found, sys.argv[1])
 
 

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.models.chatterbox.family import NUM_SPEECH_CODES
-from voxgraft.nn.layers import SolverGraphs, pad_frames
+from voxgraft.nn.attention import KeyMask, attend_frames, build_key_mask
+from voxgraft.nn.layers import FusableModule, SolverGraphs, pad_frames, round_like
 
 NUM_MELS = 80
 SPEAKER_WIDTH = 192
@@ -69,11 +70,28 @@ class CodeToMel(nn.Module):
         self.encoder = UpsampleConformer(size)
         self.encoder_proj = nn.Linear(ENCODER_WIDTH, NUM_MELS)
         self.decoder = FlowDecoder(size)
+        self.graphs = SolverGraphs()
+        """Of the encoder."""
 
     def encode(self, codes: Tensor, mask: Tensor | None = None) -> Tensor:
         """The flow's mean. Prompt and utterance in a row, [B, N], and where they are, [B, N] -> [B, 2 N, 80]"""
         mean: Tensor = self.encoder_proj(self.encoder(self.input_embedding(codes), mask))
         return mean
+
+    def _encode_captured(self, codes: Tensor, mask: Tensor | None) -> Tensor:
+        """The same as a CUDA graph, at the lengths that the decoder is captured for."""
+        num_codes = codes.shape[1]
+        padding = pad_frames(FRAMES_PER_CODE * num_codes, codes.device) // FRAMES_PER_CODE - num_codes
+        if padding:
+            mask = torch.ones_like(codes, dtype=torch.bool) if mask is None else mask
+            codes, mask = F.pad(codes, (0, padding)), F.pad(mask, (0, padding))
+        # A graph reads the table of positions where it is now: a longer one needs another graph.
+        weight = self.encoder_proj.weight
+        table = self.encoder.reserve_offsets(FRAMES_PER_CODE * codes.shape[1], weight)
+        kind = (weight.data_ptr(), table.data_ptr(), len(table))
+        inputs, all_frames = ((codes,) if mask is None else (codes, mask)), FRAMES_PER_CODE * codes.numel()
+        mean = self.graphs.run(self.encode, kind, *inputs, num_frames=all_frames)
+        return mean[:, : FRAMES_PER_CODE * num_codes]
 
     def project_speaker(self, vectors: Tensor) -> Tensor:
         """[B, 192], of any length -> [B, 80]"""
@@ -93,7 +111,7 @@ class CodeToMel(nn.Module):
         """Codes [B, N], speakers [B, 192], prompt mels with zeros behind them [B, T, 80], noise [B, T, 80], and where
         the codes are [B, N] -> mels of prompt and utterance [B, T, 80]
         """
-        mean = self.encode(codes, mask)
+        mean = self._encode_captured(codes, mask) if dtype is not None else self.encode(codes, mask)
         frames = None if mask is None else mask.repeat_interleave(FRAMES_PER_CODE, dim=1)
         return self.decoder.solve(noise, mean, self.project_speaker(speaker), prompt, frames, steps, dtype)
 
@@ -133,17 +151,22 @@ class UpsampleConformer(nn.Module):
     def _offset_table(self, x: Tensor) -> Tensor:
         """Sinusoids of the offsets query - key, from the largest to the smallest. -> [2 N - 1, 512]"""
         length = x.shape[1]
+        table = self.reserve_offsets(length, x)
+        middle = len(table) // 2
+        return table[middle - length + 1 : middle + length]
+
+    def reserve_offsets(self, length: int, like: Tensor) -> Tensor:
+        """The whole table that is kept, of so many positions or more."""
         table = self._offsets
-        if table is None or len(table) < 2 * length - 1 or table.device != x.device or table.dtype != x.dtype:
+        if table is None or len(table) < 2 * length - 1 or table.device != like.device or table.dtype != like.dtype:
             # Kept in a size that grows in steps, since every sentence has another length.
             most = -(-length // 512) * 512
             # As upstream, in float32 on the CPU: another rounding of the angles shows at long offsets.
             rates = torch.exp(torch.arange(0, ENCODER_WIDTH, 2).float() * -(math.log(10000.0) / ENCODER_WIDTH))
             angles = torch.arange(most - 1, -most, -1).float()[:, None] * rates  # [2 most - 1, 256]
-            table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(x)  # sine and cosine in turn
+            table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(like)  # sine and cosine in turn
             self._offsets = table
-        middle = len(table) // 2
-        return table[middle - length + 1 : middle + length]
+        return table
 
 
 class ScaledEmbed(nn.Module):
@@ -163,6 +186,7 @@ class TimeConv(nn.Conv1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T + kernel - 1, C] -> [B, T, outputs]"""
+        x = round_like(x, self.weight)
         windows = x.unfold(1, self.kernel_size[0], 1).flatten(2)  # [B, T, C * kernel], as the weight has it
         return F.linear(windows, self.weight.flatten(1), self.bias)
 
@@ -172,7 +196,7 @@ class CausalConv(TimeConv):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, outputs]"""
-        return super().forward(F.pad(x, (0, 0, self.kernel_size[0] - 1, 0)))
+        return super().forward(F.pad(round_like(x, self.weight), (0, 0, self.kernel_size[0] - 1, 0)))
 
 
 class LookaheadLayer(nn.Module):
@@ -311,11 +335,14 @@ class FlowDecoder(nn.Module):
             given = torch.cat([given, torch.zeros_like(given)])
             mask = None if mask is None else torch.cat([mask, mask])
 
+        estimator = self.estimator if dtype is None else self.graphs.round_matrices(self.estimator, dtype)
+
         def integrate(x: Tensor, given: Tensor, taus: Tensor, mask: Tensor | None = None) -> Tensor:
             """Nothing in the loop depends on values: a GPU is never waited for, and the loop can be captured."""
+            keys = None if mask is None else build_key_mask(mask)
             for length, tau in zip(lengths, taus[:, None], strict=True):
                 with torch.autocast(x.device.type, dtype, enabled=dtype is not None):
-                    velocity = self.estimator(x if self.meanflow else torch.cat([x, x]), given, tau, mask)
+                    velocity = estimator(x if self.meanflow else torch.cat([x, x]), given, tau, keys)
                 velocity = velocity.to(x.dtype)
                 if not self.meanflow:
                     guided, free = velocity.chunk(2)
@@ -328,7 +355,8 @@ class FlowDecoder(nn.Module):
         inputs = (noise, given, taus) if mask is None else (noise, given, taus, mask)
         if dtype is None:  # float32 runs as it is: the exact path has no second way
             return integrate(*inputs)
-        return self.graphs.run(integrate, kind, *inputs)[:, :num_frames]
+        solved = self.graphs.run(integrate, kind, *inputs, num_frames=noise.shape[0] * noise.shape[1])
+        return solved[:, :num_frames]
 
 
 def step_times(steps: int, *, meanflow: bool) -> Tensor:
@@ -359,12 +387,11 @@ class FlowUNet(nn.Module):
             tau = self.time_embed_mixer(torch.cat([tau, self.time_mlp(ends)], dim=-1))
         return F.mish(tau)
 
-    def forward(self, x: Tensor, given: Tensor, tau: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Flow [B, T, 80], mean, speaker and prompt [B, T, 240], times [B or 1, 4 C], [B, T] -> [B, T, 80]
+    def forward(self, x: Tensor, given: Tensor, tau: Tensor, keys: KeyMask | None = None) -> Tensor:
+        """Flow [B, T, 80], mean, speaker and prompt [B, T, 240], times [B or 1, 4 C] -> [B, T, 80]
 
         Only attention has to be masked: convolutions look to the left, where no padding is.
         """
-        keys = None if mask is None else mask[:, None, None]  # [B, 1, 1, T]
         down, up = self.down_blocks[0], self.up_blocks[0]
         skip = x = down(torch.cat([x, given], dim=-1), tau, keys)
         x = down.get_submodule("2")(x)
@@ -372,7 +399,7 @@ class FlowUNet(nn.Module):
             x = block(x, tau, keys)
         x = up(torch.cat([x, skip], dim=-1), tau, keys)
         x = self.final_proj(self.final_block(up.get_submodule("2")(x)))
-        return x if mask is None else x * mask[..., None]
+        return x if keys is None else x * keys.is_frame[..., None]
 
 
 class TimeMlp(nn.Module):
@@ -402,7 +429,7 @@ class UNetBlock(nn.ModuleList):
         if has_conv:
             self.append(CausalConv(size.width, size.width, 3))
 
-    def forward(self, x: Tensor, tau: Tensor, keys: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, tau: Tensor, keys: KeyMask | None) -> Tensor:
         """Without the convolution: the skip connection starts before it. [B, T, inputs] -> [B, T, C]"""
         x = self[0](x, tau)
         for block in self.get_submodule("1").children():
@@ -450,14 +477,14 @@ class UNetTransformer(nn.Module):
         self.norm3 = nn.LayerNorm(size.width)
         self.ff = UNetFeedForward(size.width)
 
-    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        """[B, T, C], [B, 1, 1, T] -> [B, T, C]"""
+    def forward(self, x: Tensor, keys: KeyMask | None) -> Tensor:
+        """[B, T, C] -> [B, T, C]"""
         x = x + self.attn1(self.norm1(x), keys)
         fed: Tensor = self.ff(self.norm3(x))
         return x + fed
 
 
-class UNetAttention(nn.Module):
+class UNetAttention(FusableModule):
     """Every frame sees every other: only the convolutions of the U-Net are causal."""
 
     def __init__(self, size: FlowSize) -> None:
@@ -465,15 +492,22 @@ class UNetAttention(nn.Module):
         self.head_width = size.head_width
         self.to_q, self.to_k, self.to_v = (nn.Linear(size.width, size.inner, bias=False) for _ in range(3))
         self.to_out = nn.Sequential(nn.Linear(size.inner, size.width))
+        self.to_qkv: Tensor | None = None
 
-    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        """[B, T, C], [B, 1, 1, T] -> [B, T, C]"""
-        query, key, value = (
-            linear(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-            for linear in (self.to_q, self.to_k, self.to_v)
-        )  # [B, H, T, D]
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=keys)
-        out: Tensor = self.to_out(context.transpose(1, 2).flatten(2))
+    def fuse(self) -> None:
+        self.to_qkv = torch.cat([self.to_q.weight, self.to_k.weight, self.to_v.weight])
+        del self.to_q, self.to_k, self.to_v
+
+    def forward(self, x: Tensor, keys: KeyMask | None) -> Tensor:
+        """[B, T, C] -> [B, T, C]"""
+        if self.to_qkv is None:
+            query, key, value = (
+                linear(x).unflatten(-1, (-1, self.head_width)) for linear in (self.to_q, self.to_k, self.to_v)
+            )
+        else:
+            query, key, value = F.linear(x, self.to_qkv).view(*x.shape[:2], 3, -1, self.head_width).unbind(2)
+        context = attend_frames(query, key, value, keys)  # [B, T, H, D]
+        out: Tensor = self.to_out(context.flatten(2))
         return out
 
 

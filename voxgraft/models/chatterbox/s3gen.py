@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -84,7 +85,7 @@ from voxgraft.models.chatterbox.hift import (
     fold_weight_norm,
     published_shapes,
 )
-from voxgraft.nn.layers import init_empty_weights, no_init_weights
+from voxgraft.nn.layers import SolverGraphs, init_empty_weights, no_init_weights, pad_frames
 
 MEL_FFT = 1920
 MEL_TOP_HZ = 8000.0
@@ -205,6 +206,8 @@ class S3Gen(nn.Module):
         self.flow = CodeToMel(self.size.flow)
         self.mel2wav = HiFT(self.size.hift)
         self.speaker_encoder = CAMPPlus(self.size.speaker)
+        self.graphs = SolverGraphs()
+        """Of HiFT; those of the flow are its own."""
         rise = torch.linspace(math.pi, 0.0, FADE_SAMPLES).cos().add(1.0) / 2
         self.register_buffer("fade", torch.cat([torch.zeros(FADE_SAMPLES), rise]), persistent=False)
         filters = mel_filters(SAMPLE_RATE, MEL_FFT, NUM_MELS, MEL_TOP_HZ)
@@ -256,10 +259,20 @@ class S3Gen(nn.Module):
             mels = self.generate_mels(codes, references, noise, steps)
             counts = [len(mel) for mel in mels]
             mel = nn.utils.rnn.pad_sequence(mels, batch_first=True).transpose(1, 2)  # [B, 80, frames]
-            lengths = torch.tensor(counts, device=self.device) if len(set(counts)) > 1 else None
             phases = torch.stack([own.phases for own in noise]).to(self.fade)  # [B, 9, 1]
-            source = _pad_last([own.source for own in noise]).to(self.fade)  # [B, 9, L]
-            waves, _ = self.mel2wav(mel, phases, source, lengths)
+            source = _pad_last([own.source.to(self.fade) for own in noise])  # [B, 9, L]
+            # Float32 runs as it is: the exact path has no second way.
+            longest = mel.shape[-1] if self.flow_dtype is None else pad_frames(mel.shape[-1], self.device)
+            mel = F.pad(mel, (0, longest - mel.shape[-1]))
+            source = F.pad(source[..., : HOP * longest], (0, max(0, HOP * longest - source.shape[-1])))
+            lengths = None if min(counts) == longest else torch.tensor(counts, device=self.device)
+            inputs = (mel, phases, source) if lengths is None else (mel, phases, source, lengths)
+            if self.flow_dtype is None:
+                waves = self.mel2wav(*inputs)[0]
+            else:
+                kind = self.mel2wav.conv_pre.weight.data_ptr()
+                all_frames = len(mel) * longest
+                waves = self.graphs.run(lambda *given: self.mel2wav(*given)[0], kind, *inputs, num_frames=all_frames)
         waves[:, : len(self.fade)] *= self.fade[: waves.shape[1]]
         return [wave[: HOP * count] for wave, count in zip(waves, counts, strict=True)]
 

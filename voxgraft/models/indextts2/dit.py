@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from voxgraft.nn.attention import KeyMask, attend_frames, build_key_mask
+
 NUM_MELS = 80
 TIME_FREQUENCIES = 128
 TIME_SCALE = 1000.0
@@ -175,11 +177,11 @@ class DiTTransformer(nn.Module):
 
     def forward(self, x: Tensor, modulations: Tensor, rotary: tuple[Tensor, Tensor], mask: FrameMask | None) -> Tensor:
         """[R, T, d], [2 L + 1, 2, d] -> [R, T, d]"""
-        attention_mask = None if mask is None else mask[0].repeat(len(x) // len(mask[0]), 1)[:, None, None]
+        keys = None if mask is None else build_key_mask(mask[0].repeat(len(x) // len(mask[0]), 1))
         middle, skips = len(self.layers) // 2, list[Tensor]()
         for number, layer in enumerate(self.layers):
             skip = skips.pop() if number > middle else None
-            x = layer(x, modulations[2 * number : 2 * number + 2], rotary, attention_mask, skip)
+            x = layer(x, modulations[2 * number : 2 * number + 2], rotary, keys, skip)
             if number < middle:
                 skips.append(x)
         return modulate(x, modulations[-1])
@@ -221,13 +223,13 @@ class DiTBlock(nn.Module):
         x: Tensor,
         modulations: Tensor,
         rotary: tuple[Tensor, Tensor],
-        attention_mask: Tensor | None,
+        keys: KeyMask | None,
         skip: Tensor | None,
     ) -> Tensor:
         """[R, T, d], [2, 2, d] -> [R, T, d]"""
         if self.skip_in_linear is not None and skip is not None:
             x = self.skip_in_linear(torch.cat([x, skip], -1))
-        x = x + self.attention(modulate(x, modulations[0]), rotary, attention_mask)
+        x = x + self.attention(modulate(x, modulations[0]), rotary, keys)
         out: Tensor = x + self.feed_forward(modulate(x, modulations[1]))
         return out
 
@@ -241,22 +243,21 @@ class DiTAttention(nn.Module):
         self.wqkv = nn.Linear(size.width, 3 * size.width, bias=False)
         self.wo = nn.Linear(size.width, size.width, bias=False)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attention_mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], keys: KeyMask | None) -> Tensor:
         """[R, T, d] -> [R, T, d]"""
-        q, k, v = self.wqkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [R, H, T, D] each
-        mixed = F.scaled_dot_product_attention(
-            rotate_pairs(q, rotary), rotate_pairs(k, rotary), v, attn_mask=attention_mask
-        )
-        out: Tensor = self.wo(mixed.transpose(1, 2).flatten(-2))
+        qkv = self.wqkv(x).unflatten(-1, (3, self.heads, -1))  # [R, T, 3, H, D]
+        q, k = rotate_pairs(qkv[:, :, :2], rotary).unbind(2)
+        out: Tensor = self.wo(attend_frames(q, k, qkv[:, :, 2], keys).flatten(-2))
         return out
 
 
 def rotate_pairs(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE on columns (2j, 2j + 1). [..., T, D], [T, D / 2] twice -> [..., T, D]"""
-    cosines, sines = rotary
-    first, second = x[..., 0::2], x[..., 1::2]
-    turned = torch.stack([first * cosines - second * sines, second * cosines + first * sines], -1)
-    return turned.flatten(-2).to(x.dtype)
+    """RoPE on columns (2j, 2j + 1). [R, T, 2, H, D], [T, D / 2] twice -> [R, T, 2, H, D]
+
+    A pair is a complex number and its rotation a product with one, so that three kernels do it.
+    """
+    pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * torch.complex(*rotary)[:, None, None]).flatten(-2).to(x.dtype)
 
 
 class SwiGlu(nn.Module):
@@ -294,7 +295,7 @@ class WaveNet(nn.Module):
         y = y if frame_mask is None else y * frame_mask
         out: Tensor | None = None
         for convolution, res_skip, time in zip(self.in_layers, self.res_skip_layers, times, strict=True):
-            gated = convolution(self._mirrored(y, mask)) + time[:, None]  # [R, 2 d, T]
+            gated = convolution(self._mirrored(y, mask)) + time[:, None].to(y.dtype)  # [R, 2 d, T]
             gated = gated[:, :width].tanh() * gated[:, width:].sigmoid()
             added = res_skip(gated)
             if added.shape[1] == width:  # the last layer has no residual half

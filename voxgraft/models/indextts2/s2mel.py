@@ -290,6 +290,7 @@ class S2Mel(nn.Module):
         frame_indices = torch.arange(longest, device=device)
         target = ((frame_indices >= starts) & (frame_indices < ends))[..., None].to(x.dtype)  # [B, T, 1]
         estimator, mask = self.estimator, build_frame_mask(lengths, self.estimator.wavenet.reflect, device, longest)
+        rounded = estimator if dtype is None else self.graphs.round_matrices(estimator, dtype)
         condition = estimator.condition(prompt, content, style)  # [B, T, d]
         if guidance > 0:
             # Without prompt, style and content the biases still act.
@@ -306,7 +307,7 @@ class S2Mel(nn.Module):
             for step in range(num_steps):
                 with torch.autocast(x.device.type, dtype, enabled=dtype is not None):
                     times = (norms[step], wavenet[step], final[step])
-                    velocity = estimator(x, condition, times, (cosines, sines), own).float()
+                    velocity = rounded(x, condition, times, (cosines, sines), own).float()
                 if guidance > 0:
                     guided, free = velocity.chunk(2)
                     velocity = (1 + guidance) * guided - guidance * free
@@ -317,7 +318,8 @@ class S2Mel(nn.Module):
         # A model that was moved has other weights at other places, which a captured solver does not know.
         kind = (num_steps, guidance, dtype, estimator.conv1.weight.data_ptr())
         # float32 runs as it is: the exact path has no second way.
-        x = integrate(*inputs) if dtype is None else self.graphs.run(integrate, kind, *inputs)
+        all_frames = x.shape[0] * longest
+        x = integrate(*inputs) if dtype is None else self.graphs.run(integrate, kind, *inputs, num_frames=all_frames)
         rows = zip(x, prompts, lengths, strict=True)
         return [row[flow_prompt.mel.shape[1] : length].T.contiguous() for row, flow_prompt, length in rows]
 

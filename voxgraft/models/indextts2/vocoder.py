@@ -85,6 +85,7 @@ from voxgraft.models.indextts2.s2mel import (
     fold_weight_norm,
 )
 from voxgraft.models.indextts2.shapes import FEATURE_WIDTH, UnifiedVoiceSize, get_config_file_name, read_base_config
+from voxgraft.nn.decode import smooth_snakes
 from voxgraft.nn.layers import init_empty_weights
 
 # ---- BigVGAN ---------------------------------------------------------------------------------------------------------
@@ -292,7 +293,10 @@ class AntiAliasedSnake(nn.Module):
         """[B, C, T] -> [B, C, T]"""
         # Sums of shifted rows take half the time of depthwise convolutions on a CPU (measured with one thread), and
         # twenty times as many kernels on a GPU.
-        return self.filter_by_shifts(x) if x.device.type == "cpu" else self.filter_by_convolution(x)
+        if x.device.type == "cpu":
+            return self.filter_by_shifts(x)
+        found = smooth_snakes(x, self.act.alpha, self.act.beta, get_filter_taps(x.device))
+        return self.filter_by_convolution(x) if found is None else found
 
     def filter_by_shifts(self, x: Tensor) -> Tensor:
         """[B, C, T] -> [B, C, T]"""
@@ -328,6 +332,12 @@ class AntiAliasedSnake(nn.Module):
         first, last = phases[..., :1, :1].expand(-1, -1, 2, 3), phases[..., 1:, -1:].expand(-1, -1, 2, 3)
         padded = torch.cat([first, phases, last], -1).flatten(1, 2)  # [B, 2 C, T + 6]
         return F.conv1d(padded, down.repeat(width, 1, 1), groups=width)
+
+
+@cache
+def get_filter_taps(device: torch.device) -> Tensor:
+    """[12]"""
+    return kaiser_sinc_filter().to(device)
 
 
 @cache
