@@ -51,7 +51,7 @@ class Summary:
 
 
 def summaries(results: Results) -> list[Summary]:
-    """Every method at its chosen rate, with 60 minutes and romanised rows."""
+    """Every method at its chosen rate, with 60 minutes and romanized rows."""
     found: list[Summary | None] = []
     for key, method in METHODS.items():
         if key == "seeds":

@@ -142,7 +142,7 @@ def test_a_checkpoint_without_its_tokenizer_says_which_ones_are_there(tmp_path: 
     json_tokenizer(tmp_path / "tokenizer.json", 704)
     error = refused(tmp_path, FileError)
     assert error.code == "base-file-missing"
-    assert "2,454 pieces" in error.finding.found
+    assert "2,454 tokens" in error.finding.found
     assert "tokenizer.json has 704" in error.finding.found
 
 

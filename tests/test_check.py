@@ -287,7 +287,7 @@ def test_gaps_are_reported_with_the_count_and_the_highest_id(chatterbox: Made, t
     path.write_text(json.dumps(ids))
     result = checked(tokenizer=path)
     assert {"tokenizer-flat-map", "tokenizer-gaps"} == codes(result, "error")
-    assert "642 pieces, but ids up to 700: 59 ids have no piece, the first is 641" in found(result, "tokenizer-gaps")
+    assert "642 tokens, but ids up to 700: 59 ids have no token, the first is 641" in found(result, "tokenizer-gaps")
 
 
 @pytest.mark.parametrize("kept_in_vocab", [True, False])
@@ -300,7 +300,7 @@ def test_a_tag_that_is_no_added_token_splits(kept_in_vocab: bool, chatterbox: Ma
     path.write_text(json.dumps(document), encoding="utf-8")
     result = checked(tokenizer=path, base=chatterbox.base.folder, language="am")
     assert "tag-splits" in codes(result, "error")
-    assert ("is a piece but not an added token" in found(result, "tag-splits")) == kept_in_vocab
+    assert ("is in the vocabulary, but is not an added token" in found(result, "tag-splits")) == kept_in_vocab
 
 
 def test_a_piece_that_moves_old_text_is_found_by_the_proof(index: Made, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_characters_without_a_piece_are_named_with_code_point_and_count(index: M
     texts = tmp_path / "texts.txt"
     texts.write_text("ሰላም ሰ ☂\n", encoding="utf-8")
     result = checked(base=index.base.folder, texts=(texts,))
-    assert "3 letters of the text have no piece: ሰ U+1230 ETHIOPIC SYLLABLE SA (2×)" in found(
+    assert "3 letters of the text have no token: ሰ U+1230 ETHIOPIC SYLLABLE SA (2×)" in found(
         result, "proof-unknown-letters"
     )
     assert "☂ U+2602 UMBRELLA (1×)" in found(result, "proof-unknown-symbols")

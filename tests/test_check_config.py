@@ -26,7 +26,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
 @pytest.mark.parametrize(
     ("boundary", "code", "says"),
     [
-        (640, "freeze-needless", "the base's number of pieces"),
+        (640, "freeze-needless", "the base's number of tokens"),
         (100, "freeze-boundary", "base rows 100 to 639 are trained"),
         (650, "freeze-boundary", "new rows 640 to 649 are never trained"),
         (99_999, "freeze-boundary", "past the"),

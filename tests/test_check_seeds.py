@@ -1,6 +1,6 @@
 """The mismatches that people met, rebuilt as files: what `check` says of each, and what it must not say.
 
-Seed 000: 24,001 rows for 24,000 pieces. 001: rows started from noise, "frozen" rows that drift. 002: 887 / 2,535 / 3,000.
+Seed 000: 24,001 rows for 24,000 tokens. 001: rows started from noise, "frozen" rows that drift. 002: 887 / 2,535 / 3,000.
 003: a resume whose optimizer state belongs to another table. 004: the base's rows overwritten.
 """
 
@@ -66,7 +66,7 @@ def test_seed_000_24001_rows_for_24000_pieces_is_right_and_says_why(
     result = checked(tokenizer=amharic, checkpoint=checkpoint)
     assert result.exit_code == 0
     assert codes(result) == {"spare-row"}
-    assert "24,001 rows for 24,000 pieces is correct" in found(result, "spare-row")
+    assert "24,001 rows for 24,000 tokens is correct" in found(result, "spare-row")
 
 
 @pytest.mark.long
@@ -93,7 +93,7 @@ def test_seed_000_the_forks_later_24002_rows_are_named_as_a_doubled_spare(
     config = old_yaml(tmp_path / "config.yaml", gpt={"number_text_tokens": 24_001})
     result = checked(tokenizer=amharic, checkpoint=checkpoint, base_config=config)
     assert codes(result, "error") == {"spare-counted-twice"}
-    assert "24,002 rows for 24,000 pieces" in found(result, "spare-counted-twice")
+    assert "24,002 rows for 24,000 tokens" in found(result, "spare-counted-twice")
     assert "gpt.number_text_tokens is 24,001" in found(result, "spare-counted-twice")
 
 
@@ -144,7 +144,7 @@ def test_seed_001_masked_rows_that_weight_decay_shrank_are_found_with_the_random
         result, "base-rows-shrunk"
     )
     assert {"new-rows-random", "spare-row"} <= codes(result, "note")
-    assert "row 12,000, the first new piece (ሀ), started as the base's spare row" in found(result, "spare-row-copied")
+    assert "row 12,000, the first new token (ሀ), started as the base's spare row" in found(result, "spare-row-copied")
 
 
 def test_seed_001_rows_that_were_trained_without_a_mask_are_changed_and_not_shrunk(
@@ -163,7 +163,7 @@ def test_seed_001_the_spare_row_on_the_first_new_piece_is_named(
     result = checked(base=index.folder, tokenizer=amharic, checkpoint=checkpoint)
     assert codes(result, "error") == {"spare-row-copied"}
     assert found(result, "spare-row-copied").startswith(
-        "row 12,000, the first new piece (ሀ), is the base's spare row, bit for bit, in " + ", ".join(TABLES)
+        "row 12,000, the first new token (ሀ), is the base's spare row, bit for bit, in " + ", ".join(TABLES)
     )
 
 
@@ -181,11 +181,11 @@ def test_seed_002_all_three_pairs_of_887_2535_and_3000_are_named(t3: BaseFiles, 
     )
     result = checked(base=t3.folder, tokenizer=merged, checkpoint=checkpoint, base_config=config)
     assert result.exit_code == 1
-    assert "model.n_vocab is 887, but the tokenizer has 2,535 pieces (ids 0 to 2,534)" in found(
+    assert "model.n_vocab is 887, but the tokenizer has 2,535 tokens (ids 0 to 2,534)" in found(
         result, "config-vs-tokenizer"
     )
     assert "model.n_vocab is 887, text_emb.weight has 3,000 rows" in found(result, "config-vs-rows")
-    assert "text_emb.weight has 3,000 rows, but the tokenizer has 2,535 pieces" in found(result, "rows-vs-tokenizer")
+    assert "text_emb.weight has 3,000 rows, but the tokenizer has 2,535 tokens" in found(result, "rows-vs-tokenizer")
     assert "text_emb.weight has 3,000 rows, text_head.weight has 2,454 rows" in found(result, "head-not-grown")
     assert "base rows 704 to 2,453 are trained" in found(result, "freeze-boundary")
     assert "leaves 36.79% of a masked row after 500,000 steps" in found(result, "freeze-leaks")

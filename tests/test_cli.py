@@ -238,6 +238,8 @@ def test_the_function_of_every_verb_is_there(verb: CliCommand) -> None:
     ("words", "code", "cure"),
     [
         ("exten", "usage-unknown-verb", "did you mean `voxgraft extend`?"),
+        ("import", "usage-unknown-verb", "did you mean `voxgraft data import`?"),
+        ("train run --stepz 3", "usage-unknown-flag", "did you mean `--train.steps`?"),
         ("tokenizer sho", "usage-unknown-verb", "did you mean `voxgraft tokenizer show`?"),
         ("tokenizer qqqq", "usage-unknown-verb", "use one of: train, merge, prove, show."),
         ("extend --row.noise 1", "usage-unknown-flag", "did you mean `--rows.noise`?"),

@@ -77,7 +77,7 @@ def test_24_001_rows_for_24_000_pieces_are_right(tmp_path: Path) -> None:
     path = saved(tmp_path / "latest.pth", state)
     found = diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=base.folder, tokenizer=tokenizer, report=False))
     assert found.verdict.word == "RESUME", found.verdict
-    assert "24,001 rows for 24,000 pieces is correct" in "".join(item.found for item in found.findings)
+    assert "24,001 rows for 24,000 tokens is correct" in "".join(item.found for item in found.findings)
 
 
 def test_without_a_whole_base_or_a_readable_tokenizer_there_is_no_verdict(

@@ -134,7 +134,7 @@ WRONG_CHATTERBOX: dict[str, tuple[Change, str, str]] = {
     "whole numbers": (
         changed_s3gen(lambda state: state.update({NORM: state[NORM].long()})),
         "tensors-mismatch",
-        f"weights of whole numbers: 1, such as {NORM}",
+        f"tensors with integers instead of floating-point numbers: 1, for example {NORM}",
     ),
     "half a file": (cut_in_half("s3gen.pt"), "checkpoint-", "s3gen.pt"),
     "a pointer of git-lfs": (lambda base: (base / "ve.pt").write_text(POINTER), "checkpoint-lfs", "ve.pt"),

@@ -12,9 +12,9 @@ import torch
 from recipes.human_voices.make import LEARNED_SPLITS, main, utterances_of
 from recipes.human_voices.pack import HumanClip, Split, read_pack, write_pack
 from recipes.tiny_base.corpus import SPEAKERS, Utterance
-from recipes.tiny_base.fitting import Course
-from recipes.tiny_base.pile import Pile, symbols_of
-from recipes.tiny_base.train_codec import mixed_batches, other_places, train_codec
+from recipes.tiny_base.fitting import TrainingSetup
+from recipes.tiny_base.train_codec import mixed_batches, pick_reference_clips, train_codec
+from recipes.tiny_base.utterance_buffer import UtteranceBuffer, collect_symbols
 from tests.contract.test_encoders import clip as speech_like
 from voxgraft.asr import BuiltInRecognizer
 from voxgraft.models import get_family
@@ -35,12 +35,12 @@ def made_clips() -> list[HumanClip]:
     return clips
 
 
-def pile_of(*speakers: str) -> Pile:
+def pile_of(*speakers: str) -> UtteranceBuffer:
     corpus = [
         Utterance("en", speaker, "ab", ("a",), np.full(4_000 + 100 * at, at, np.int16), "train")
         for at, speaker in enumerate(speakers)
     ]
-    return Pile(corpus, symbols_of(corpus), torch.device("cpu"))
+    return UtteranceBuffer(corpus, collect_symbols(corpus), torch.device("cpu"))
 
 
 def test_held_out_and_unseen_clips_are_not_learned_from() -> None:
@@ -55,19 +55,19 @@ def test_held_out_and_unseen_clips_are_not_learned_from() -> None:
 
 
 def test_the_voice_is_taken_from_another_clip_of_the_same_speaker() -> None:
-    pile = pile_of("m1", "anna", "m1", "ben", "anna", "m1")
-    assert pile.names[: len(SPEAKERS)] == SPEAKERS
+    utterance_buffer = pile_of("m1", "anna", "m1", "ben", "anna", "m1")
+    assert utterance_buffer.names[: len(SPEAKERS)] == SPEAKERS
     seen: dict[int, set[int]] = {place: set() for place in range(6)}
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(60):
-        for place, other in enumerate(other_places(pile, np.arange(6), chance).tolist()):
+        for place, other in enumerate(pick_reference_clips(utterance_buffer, np.arange(6), rng).tolist()):
             seen[place].add(other)
     assert seen == {0: {2, 5}, 1: {4}, 2: {0, 5}, 3: {3}, 4: {1}, 5: {0, 2}}
 
 
 def test_a_crop_is_a_piece_of_its_own_clip() -> None:
-    pile = pile_of("m1", "anna", "ben")
-    waves, lengths = pile.crops(np.array([2, 0, 1]), 4_100, np.random.default_rng(0))
+    utterance_buffer = pile_of("m1", "anna", "ben")
+    waves, lengths = utterance_buffer.crops(np.array([2, 0, 1]), 4_100, np.random.default_rng(0))
     assert lengths.tolist() == [4_100, 4_000, 4_100]
     for row, place in enumerate((2, 0, 1)):
         assert set((waves[row, : int(lengths[row])] * 32768).round().int().tolist()) == {place}
@@ -76,8 +76,8 @@ def test_a_crop_is_a_piece_of_its_own_clip() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_so_many_batches_are_of_people(share: float) -> None:
-    pile = pile_of(*["m1"] * 8, *["anna"] * 3)
-    stream = mixed_batches(pile, 10_000, share, np.random.default_rng(0))
+    utterance_buffer = pile_of(*["m1"] * 8, *["anna"] * 3)
+    stream = mixed_batches(utterance_buffer, 10_000, share, np.random.default_rng(0))
     kinds = []
     for _ in range(400):
         places, _ = next(stream)
@@ -130,7 +130,7 @@ def test_a_codec_with_a_table_of_speakers_is_still_trained(tmp_path: Path) -> No
         for at in range(6)
         for split in LEARNED_SPLITS
     ]
-    codec, report = train_codec(corpus, Course("toy", 2.0, torch.device("cpu"), 0, lambda _line: None))
+    codec, report = train_codec(corpus, TrainingSetup("toy", 2.0, torch.device("cpu"), 0, lambda _line: None))
     assert codec.speakers == SPEAKERS
     assert not codec.clones_voices
     assert isinstance(report["steps"], int)

@@ -334,7 +334,7 @@ def test_the_report_counts_base_rows_as_fixed_and_only_new_rows_as_trained(grown
     assert report.trained + report.fixed == sum(tensor.numel() for tensor in grown.state_dict().values())
     assert report.fixed_base_bytes == 4 * report.fixed
     assert list(report.tables) == ["text_emb", "text_head"]
-    assert str(report.tables["text_emb"]) == "20 base pieces + 6 new + 1 spare"
+    assert str(report.tables["text_emb"]) == "20 base tokens + 6 new + 1 spare"
 
 
 def test_the_report_of_a_model_that_trains_its_body_says_so(grown: ToySpeaker) -> None:

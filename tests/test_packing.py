@@ -15,7 +15,13 @@ from tests.support.fixtures import Fixtures
 from voxgraft.core.errors import GraftError
 from voxgraft.models import get_family
 from voxgraft.models.base import SequencePart, TokenSequence, build_sequence
-from voxgraft.models.speech_model import LossSums, SpeechModel, compute_speech_latents, pack_batch
+from voxgraft.models.speech_model import (
+    LossSums,
+    SpeechModel,
+    compute_hidden_states,
+    compute_speech_latents,
+    pack_batch,
+)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +133,15 @@ def test_marks_of_the_gate_are_at_the_texts_places_alone(
     assert torch.nonzero(closed).flatten().tolist() == [sequence.length + model.spec.num_conditioning + 1]
 
 
+def test_a_batch_is_on_the_models_device_unless_another_is_named(
+    model: SpeechModel, sequence: TokenSequence, condition: Any
+) -> None:
+    for device, kind in ((None, "cpu"), ("meta", "meta")):
+        batch = pack_batch(model, [sequence], [condition], device=device)
+        found = (batch.order, batch.text.ids, batch.text.scored, batch.speech.targets, batch.speech.positions)
+        assert {tensor.device.type for tensor in found} == {kind}
+
+
 def test_a_mean_over_nothing_is_nothing() -> None:
     sums = LossSums(torch.tensor(6.0), 3, torch.tensor(0.0), 0)
     assert (sums.text.item(), sums.speech.item()) == (2.0, 0.0)
@@ -142,6 +157,20 @@ def test_latents_of_utterances_without_codes_are_empty_and_do_not_move_those_of_
     assert found[0].shape[1] == found[1].shape[1]
     np.testing.assert_allclose(found[2].numpy(), alone[0].numpy(), atol=1e-5)
     assert [len(latents) for latents in compute_speech_latents(model, texts[:1], conditions[:1], [[]])] == [0]
+
+
+@pytest.mark.parametrize("name", ["tiny", "xtts"])
+def test_latents_are_the_states_that_predict_the_codes(name: str, fixtures: Fixtures) -> None:
+    case = case_of(name, get_family(name).shipped_folder() or fixtures.base(name).folder)
+    model = case.open()
+    texts, codes, conditions = [[5, 6], [7]], [[1, 2, 3], [4]], [case.condition(model, seed) for seed in (0, 1)]
+    found = compute_speech_latents(model, texts, conditions, codes)
+    for text, own, condition, latents in zip(texts, codes, conditions, found, strict=True):
+        spoken = build_sequence(model.spec, text, own, spoken=True)
+        with torch.no_grad():
+            hidden = compute_hidden_states(model, pack_batch(model, [spoken], [condition]))
+            before = model.spec.num_conditioning + len(text) + 2  # the speech's start, which predicts the first code
+            torch.testing.assert_close(latents, model.speech_latents(hidden[before : before + len(own)]))
 
 
 @pytest.mark.parametrize("name", ["tiny", "xtts"])

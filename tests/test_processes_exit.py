@@ -88,7 +88,7 @@ def test_a_process_that_gives_no_sign_of_life_is_given_up(tmp_path: Path) -> Non
     stopped = workers[1].ended(LONGEST_SECONDS)
     assert (stopped.returncode, stopped.stdout) == (-9, "stopping\n")
     assert code == 2
-    assert re.search("error process-lost: process 1 of 2 sent no sign of life for [0-9]+ seconds", said)
+    assert re.search("error process-lost: process 1 of 2 sent no heartbeat for [0-9]+ seconds", said)
 
 
 @pytest.mark.long

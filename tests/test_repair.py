@@ -114,7 +114,7 @@ def test_the_base_loss_is_the_base_s_own_again_bit_for_bit(
     assert torch.equal(same, logits)
 
 
-@pytest.mark.parametrize("case_name", ["spare row on the first new piece", "spare row counted twice"])
+@pytest.mark.parametrize("case_name", ["spare row on the first new token", "spare row counted twice"])
 def test_the_spare_row_gets_its_own_seat_back(case_name: str, grounds: dict[str, Ground], tmp_path: Path) -> None:
     ground = grounds[INDEX]
     case = next(one for one in DAMAGED if one.name == case_name)

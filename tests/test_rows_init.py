@@ -211,7 +211,7 @@ def test_pieces_and_rows_are_counted_apart_from_the_spare() -> None:
     assert count.to_json() == numbers
     note = count.spare_note()
     assert note is not None
-    assert note.startswith("1,031 rows for 1,030 pieces")
+    assert note.startswith("1,031 rows for 1,030 tokens")
     assert RowCount(1000, 30, 0).spare_note() is None
 
 

@@ -286,7 +286,7 @@ def test_a_grown_file_alone_is_reported_which_tokenizer_it_lacks_and_shown_whole
     rows = next(iter(report.text_rows.values()))
     assert report.release == f"no published release ({rows:,} text rows)"
     (item,) = report.findings
-    assert f"text rows for {rows:,} pieces" in item.found
+    assert f"text rows for {rows:,} tokens" in item.found
     assert "put its tokenizer next to it" in item.cure
     assert "download" not in item.cure
 

@@ -132,8 +132,12 @@ def test_a_step_is_on_the_disk_before_it_takes_its_place_and_its_place_too(
     events: list[tuple[str, str]] = []
     sync, rename = os.fsync, os.rename
 
+    sizes: dict[str, int] = {}
+
     def watched_sync(descriptor: int) -> None:
-        events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        events.append(("sync", path))
+        sizes[Path(path).name] = os.fstat(descriptor).st_size
         sync(descriptor)
 
     def watched_rename(old: Path, new: Path) -> None:
@@ -148,6 +152,7 @@ def test_a_step_is_on_the_disk_before_it_takes_its_place_and_its_place_too(
     assert events[placed][1] == str(run.step(1))
     synced = [path for _, path in events[:placed]]
     assert {str(hidden / name) for name in FILES} <= set(synced)
+    assert {name: sizes[name] for name in FILES} == {name: (run.step(1) / name).stat().st_size for name in FILES}
     assert synced.index(str(hidden / "manifest.json")) < synced.index(str(hidden)), "the manifest, then the folder"
     assert all(synced.index(str(hidden / name)) < synced.index(str(hidden / "manifest.json")) for name in FILES[:-1])
     assert str(run.path) in synced, "the folder of the steps is new"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import voxgraft
-from recipes.tiny_base.base_batches import joined, order, shelves
+from recipes.tiny_base.base_batches import buckets, concatenate_examples, order
 from recipes.tiny_base.base_steps import BaseSettings, RowContext, Trainer, row_losses
 from recipes.tiny_base.corpus import MAKE_COMMAND
 from recipes.tiny_base.make import LISTENER_CARD
@@ -213,11 +213,11 @@ def toy_speller(settings: BaseSettings = TOY) -> tuple[Speller, TinyT3]:
 @torch.no_grad()
 def test_rows_of_fixed_length_have_the_losses_of_a_pack() -> None:
     speller, model = toy_speller()
-    examples = toy_examples(40, 0) + joined(toy_examples(40, 0), 0.3, 0)
+    examples = toy_examples(40, 0) + concatenate_examples(toy_examples(40, 0), 0.3, 0)
     sums = torch.zeros(2)
-    for shelf in shelves(examples, speller, TOY.size, 1_000):
-        context = RowContext(len(shelf), shelf.rows.ids.shape[1], torch.device("cpu"))
-        sums += torch.stack(row_losses(model, shelf.rows, context))
+    for bucket in buckets(examples, speller, TOY.size, 1_000):
+        context = RowContext(len(bucket), bucket.rows.ids.shape[1], torch.device("cpu"))
+        sums += torch.stack(row_losses(model, bucket.rows, context))
     laid_out = [build_sequence(model.spec, speller.ids(one.text, one.language), one.codes) for one in examples]
     conditions = [TinyCondition(np.array([one.speaker])) for one in examples]
     packed = compute_losses(model, pack_batch(model, laid_out, conditions))
@@ -226,12 +226,12 @@ def test_rows_of_fixed_length_have_the_losses_of_a_pack() -> None:
 
 def test_an_epoch_shows_almost_every_utterance_once_and_the_next_in_another_order() -> None:
     speller, _ = toy_speller()
-    kept = shelves(toy_examples(200, 1), speller, TOY.size, 1_000)
-    batches = sum(len(shelf) // shelf.batch for shelf in kept)
+    kept = buckets(toy_examples(200, 1), speller, TOY.size, 1_000)
+    batches = sum(len(bucket) // bucket.batch for bucket in kept)
     source = order(kept, seed=3)
     epochs = [[next(source) for _ in range(batches)] for _ in range(2)]
     for epoch in epochs:
-        seen = [(shelf, int(place)) for shelf, places in epoch for place in places]
+        seen = [(bucket, int(place)) for bucket, places in epoch for place in places]
         assert len(set(seen)) == len(seen) >= 150
     assert [shelf_and_first(one) for one in epochs[0]] != [shelf_and_first(one) for one in epochs[1]]
 
@@ -244,7 +244,7 @@ def test_training_leaves_neither_dropout_nor_another_name_in_the_model() -> None
     speller, model = toy_speller()
     names = list(model.state_dict())
     settings = replace(TOY, steps=2, dropout=0.5)
-    trainer = Trainer(model, shelves(toy_examples(40, 0), speller, TOY.size, 1_000), settings)
+    trainer = Trainer(model, buckets(toy_examples(40, 0), speller, TOY.size, 1_000), settings)
     before = model.speech_head.weight.detach().clone()
     assert trainer.run(dict, 60.0, lambda _line: None) == 2
     assert list(model.state_dict()) == names

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from recipes.tiny_base.corpus import Utterance
 from recipes.tiny_base.gather import prezip_words
-from recipes.tiny_base.pile import Pile, batches, symbols_of
 from recipes.tiny_base.scoring import distance, errors
 from recipes.tiny_base.speech import RATE_HZ, levelled, resampled, trimmed
-from recipes.tiny_base.texts import Amounts, Line, clauses_of, kept_out, plain_letters, plan_lines
+from recipes.tiny_base.texts import Amounts, Line, clauses_of, kept_out, normalize_letters, plan_lines
+from recipes.tiny_base.utterance_buffer import UtteranceBuffer, collect_symbols, iter_batches
 
 ENGLISH = "One could see that {0} were there, but nobody knew why {1} had come; the {2} said nothing. They left {3}."
 SPEAKERS = [("m1", 1.0), ("f2", 2.0)]
@@ -42,7 +42,7 @@ def planned(texts: Path, seed: int = 0) -> list[Line]:
 
 
 def sounds(lines: list[Line]) -> set[tuple[str, ...]]:
-    return {spelled(word, "en") for line in lines for word in plain_letters(line.text, "en").split()}
+    return {spelled(word, "en") for line in lines for word in normalize_letters(line.text, "en").split()}
 
 
 def test_unheard_words_and_their_homophones_are_in_no_line_that_is_learnt_from(texts: Path) -> None:
@@ -69,7 +69,7 @@ def test_sentences_of_the_evaluation_and_their_rare_words_are_learnt_from_by_nob
     rare = {spelled(word, "en") for _, words in held_back for word in words.split()}
     assert rare
     assert not rare & sounds(learnt)
-    assert not {text for text, _ in kept_out("en")} & {plain_letters(line.text, "en") for line in learnt}
+    assert not {text for text, _ in kept_out("en")} & {normalize_letters(line.text, "en") for line in learnt}
 
 
 def test_a_plan_is_a_function_of_its_seed(texts: Path) -> None:
@@ -91,8 +91,8 @@ def test_clauses_are_short_and_hold_letters_and_simple_marks_only() -> None:
 
 
 def test_letters_that_sound_alike_in_amharic_are_written_one_way() -> None:
-    assert plain_letters("ሐሳብ፣ ሠላም ዓለም ፀሐይ!", "am") == "ሀሳብ ሰላም ኣለም ጸሀይ"
-    assert plain_letters("Don’t  go—École, L'Été!", "en") == "don't go cole l t"
+    assert normalize_letters("ሐሳብ፣ ሠላም ዓለም ፀሐይ!", "am") == "ሀሳብ ሰላም ኣለም ጸሀይ"
+    assert normalize_letters("Don’t  go—École, L'Été!", "en") == "don't go cole l t"
 
 
 def test_words_of_an_aspell_list_are_taken_apart() -> None:
@@ -135,18 +135,18 @@ def utterances(*lengths: int) -> list[Utterance]:
 @given(st.lists(st.integers(1, 40_000), min_size=1, max_size=60), st.integers(1, 90_000))
 def test_every_utterance_is_in_one_batch_that_is_long_enough(lengths: list[int], budget: int) -> None:
     table = np.array(lengths)
-    found = list(batches(table, budget, None))
+    found = list(iter_batches(table, budget, None))
     assert sorted(place for places, _ in found for place in places) == list(range(len(lengths)))
     assert all(int(table[places].max()) <= samples < int(table[places].max()) + 6_400 for places, samples in found)
-    shuffled = list(batches(table, budget, np.random.default_rng(0)))
+    shuffled = list(iter_batches(table, budget, np.random.default_rng(0)))
     assert {place for places, _ in shuffled for place in places} == set(range(len(lengths)))
     assert len({(len(places), samples) for places, samples in shuffled}) == len({samples for _, samples in shuffled})
 
 
 def test_a_batch_holds_the_waves_with_zeros_behind_them() -> None:
     corpus = utterances(500, 6_400, 3_000)
-    pile = Pile(corpus, symbols_of(corpus), torch.device("cpu"))
-    batch = pile.batch(np.array([2, 0]), 6_400)
+    utterance_buffer = UtteranceBuffer(corpus, collect_symbols(corpus), torch.device("cpu"))
+    batch = utterance_buffer.batch(np.array([2, 0]), 6_400)
     assert batch.lengths.tolist() == batch.num_samples.tolist() == [3_000, 500]
     for row, place in enumerate([2, 0]):
         own = corpus[place].wave

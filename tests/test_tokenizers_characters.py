@@ -83,6 +83,30 @@ def test_a_base_with_a_few_strays_of_a_script_does_not_have_the_script() -> None
     assert len(plan.new) == 523 - 3
 
 
+@pytest.mark.parametrize(("letters", "scripts"), [("ሀለሐመሠረሰሸቀ", ("Ethiopic",)), ("ሀለሐመሠረሰሸቀበ", ())])
+def test_a_base_has_a_script_from_ten_letters_on(letters: str, scripts: tuple[str, ...]) -> None:
+    document = json.loads(base("bpe-json").base.data)
+    for letter in letters:
+        document["model"]["vocab"][letter] = len(document["model"]["vocab"])
+    tokenizer = parse_tokenizer(json.dumps(document).encode(), Path("letters.json"))
+    plan = plan_characters(tokenizer, str, "am", ["ሰላም ለዓለም"])
+    assert plan.whole_scripts == scripts
+    assert {"ላ", "ም", "ዓ"} <= set(plan.new), "what the texts need is added all the same"
+
+
+def test_digits_of_the_language_that_stand_in_the_texts_get_a_piece_where_the_base_has_only_its_letters() -> None:
+    document = json.loads(base("bpe-json").base.data)
+    entry = find_exemplar("bn")
+    assert entry is not None
+    for letter in sorted({*script_characters("Bengali")} - set("০১২৩৪৫৬৭৮৯")):
+        document["model"]["vocab"].setdefault(letter, len(document["model"]["vocab"]))
+    with_letters = parse_tokenizer(json.dumps(document).encode(), Path("letters.json"))
+    plan = plan_characters(with_letters, str, "bn", ["কলা ১২ 45 ৩ টি ١"])
+    assert (plan.new, plan.whole_scripts) == (("১", "২", "৩"), ())
+    few = plan_characters(with_letters, str, "bn", ["কলা " * 400 + "১"])
+    assert few.new == (), "one digit in a long text is no reason to add rows"
+
+
 def test_a_script_of_a_hundred_thousand_characters_is_not_taken_whole() -> None:
     made = learnt("bpe-json", "yue", "你好")
     entry = find_exemplar("yue")

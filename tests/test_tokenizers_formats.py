@@ -203,9 +203,9 @@ def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (changed("model/ignore_merges", True), "tokenizer-unsupported", "ignore_merges is true"),
         (changed("model/vocab", {}), "tokenizer-broken", "model.vocab is not a map"),
         (changed("model/vocab", ["a"]), "tokenizer-broken", "model.vocab is not a map"),
-        (changed("model/vocab/a", -1), "tokenizer-broken", "piece 'a' has id -1"),
-        (changed("model/vocab/a", True), "tokenizer-broken", "piece 'a' has id true"),
-        (changed("model/vocab/a", 1_000_000), "tokenizer-broken", "piece 'a' has id 1000000"),
+        (changed("model/vocab/a", -1), "tokenizer-broken", "token 'a' has id -1"),
+        (changed("model/vocab/a", True), "tokenizer-broken", "token 'a' has id true"),
+        (changed("model/vocab/a", 1_000_000), "tokenizer-broken", "token 'a' has id 1000000"),
         (changed("model/vocab/a", 2), "tokenizer-duplicate-id", "'a' and 'b' both have id 2"),
         (changed("model/unk_token", None), "tokenizer-broken", "unk_token null"),
         (changed("model/unk_token", "?"), "tokenizer-broken", 'unk_token "?"'),
@@ -356,6 +356,44 @@ def test_added_pieces_come_last_with_scores_that_move_nothing() -> None:
         made: Any = schema.ModelProto.FromString(data)
         assert made.trainer_spec.vocab_size == len(after.pieces)
         assert {piece.type for piece in made.pieces[-4:]} == {NORMAL}
+
+
+def charsmap(root: int, value: int, texts: bytes, num_units: int = 256) -> bytes:
+    """A normalizer's table whose root has one value: unit 1, or by bit 9 of the root unit 256."""
+    units = [0x8000_0000] * num_units  # a unit with the highest bit is a value
+    units[0] = root
+    units[root >> 10 << (8 if root & 1 << 9 else 0)] |= value
+    table = b"".join(unit.to_bytes(4, "little") for unit in units)
+    return len(table).to_bytes(4, "little") + table + texts
+
+
+NEAR, FAR = 1 << 10 | 1 << 8, 1 << 10 | 1 << 9 | 1 << 8
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        (charsmap(NEAR, 0, b"a\0"), ""),
+        (charsmap(NEAR, 1, b"a\0"), ""),
+        (charsmap(NEAR, 2, b"a\0"), "points outside its texts"),
+        (charsmap(NEAR, 0, "é\0".encode()), ""),
+        (charsmap(NEAR, 1, "é\0".encode()), "points outside its texts"),  # inside of a character
+        (charsmap(NEAR, 2, "é\0".encode()), ""),
+        (charsmap(FAR, 1, b"a\0", num_units=512), ""),
+        (charsmap(FAR, 2, b"a\0", num_units=512), "points outside its texts"),
+        (charsmap(FAR ^ 1 << 8, 2, b"a\0", num_units=512), ""),  # the root leads to no value
+        (charsmap(FAR, 0, b"a\0", num_units=512)[: 4 + 2048] + b"a", "table is damaged"),
+        (charsmap(NEAR, 0, b"a\0", num_units=512)[: 4 + 2048], "table is damaged"),
+        ((1024).to_bytes(4, "little") + charsmap(FAR, 0, b"a\0", num_units=512)[4:], "points outside itself"),
+        (charsmap(255 << 10 | 1 << 8, 0, b"a\0"), ""),
+    ],
+)
+def test_a_normalizers_table_reaches_the_library_only_if_no_jump_leaves_it(table: bytes, found: str) -> None:
+    made = model()
+    made.normalizer_spec.precompiled_charsmap = table
+    error = error_of(made.SerializeToString())  # the library has tests of its own, which none of these passes
+    assert error.code == "tokenizer-broken"
+    assert (found or "charsmap is invalid") in error.finding.found
 
 
 def put(at: int, **values: Any) -> Callable[[Any], None]:

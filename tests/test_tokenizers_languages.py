@@ -89,7 +89,7 @@ def test_a_language_whose_letters_the_base_has_gets_its_tag_and_nothing_else_and
     lines = format_additions(made.learnt.additions, made.learnt.plan, made.texts)
     added = "the tag [zu]" if kind == "bpe-json" else "nothing"
     assert f"; added: {added}" in "\n".join(map(str, lines))
-    assert "this is fine: its text is encoded with the base's own pieces" in "\n".join(map(str, lines))
+    assert "this is fine: its text is encoded with the base's own tokens" in "\n".join(map(str, lines))
     assert made.tokenizer.size == made.base.size + (kind == "bpe-json")
 
 
@@ -107,7 +107,7 @@ def test_why_a_language_in_latin_script_adds_few_pieces_is_said_and_of_a_new_scr
     known = len(letters - {sign.lower() for sign in made.new_characters})
     assert len(made.learnt.additions.pieces) > 0
     assert f"already covers {known} of the {len(letters)} letters" in line
-    assert line.endswith(f"only pieces with a letter that it lacks are added ({len(made.learnt.additions.pieces)})")
+    assert line.endswith(f"only tokens with a letter that it lacks are added ({len(made.learnt.additions.pieces)})")
     other = grown(kind, "am")
     assert "this is fine" not in str(format_additions(other.learnt.additions, other.learnt.plan, other.texts))
 

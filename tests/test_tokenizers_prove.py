@@ -106,7 +106,7 @@ def test_a_flat_map_with_a_hole_in_its_ids_is_reported_so(tmp_path: Path) -> Non
     result = judge(tmp_path, "bpe-json", made, ("ሰላም",))
     assert "tokenizer-gaps" in codes(result)
     gaps = next(finding for finding in result.findings if finding.code == "tokenizer-gaps")
-    assert gaps.found.startswith("80 ids have no piece")
+    assert gaps.found.startswith("80 ids have no token")
 
 
 def test_a_moved_special_id_is_an_error(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_moved_special_id_is_an_error(tmp_path: Path) -> None:
     result = judge(tmp_path, "bpe-json", json.dumps(document).encode(), ("ሰ ሰ",))
     assert "tokenizer-not-grown" in codes(result)
     moved = next(finding for finding in result.findings if finding.code == "tokenizer-not-grown")
-    assert "id 255 was '[START]', is 'ሰ'" in moved.found
+    assert "id 255 was '[START]' and is now 'ሰ'" in moved.found
 
 
 def test_a_tag_that_is_only_a_piece_is_reported_to_split(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Write voxgraft/assets/romanised.json: uroman's romanisation of every Ethiopic and Latin character, one by one.
+"""Write voxgraft/assets/romanised.json: uroman's romanization of every Ethiopic and Latin character, one by one.
 
     python tools/build_romanised.py
 

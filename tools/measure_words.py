@@ -1,7 +1,8 @@
 """Count the phrases that the style sheet avoids, and measure the docs. Run `python tools/measure_words.py [--list]`.
 
-Text for users: strings of the package, its TOML catalogues and report templates, README and docs. Text for developers:
-comments and docstrings. Left out: the log (a record of its day), generated pages (their words come from the package), and
+Text for users: strings of the package, its TOML catalogues and templates, README, docs and the READMEs of recipes. Text
+for developers: comments and docstrings, and the code of recipes. Left out: the log (a record of its day), generated
+pages (their words come from the package), licence texts (SOURCES.md), and
 names that are part of a contract (codes, JSON keys, file names, flags): one word without spaces, or `code` in a page.
 """
 
@@ -92,10 +93,14 @@ def iter_texts() -> Iterator[tuple[str, str, int, str]]:
             for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if not text.startswith("["):
                     yield USERS, name, line, text
-        elif path.suffix in (".html", ".js"):
+        elif path.suffix in (".html", ".js", ".md") and path.name != "SOURCES.md":
             for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 yield USERS, name, line, re.sub(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", " ", text)
-    for path in manual_pages():
+    for path in sorted((ROOT / "recipes").rglob("*.py")):
+        yield from (
+            (DEVELOPERS, path.relative_to(ROOT).as_posix(), line, text) for _, line, text in texts_of_code(path)
+        )
+    for path in [*manual_pages(), *sorted((ROOT / "recipes").rglob("*.md"))]:
         for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             yield USERS, path.relative_to(ROOT).as_posix(), line, re.sub(r"`[^`]*`", "`code`", text)
 

@@ -1,8 +1,8 @@
-"""Human voices for the tiny base: fetch the packages, choose and split the clips, and pack them into one file.
+"""Human voices for the tiny base: download packages, select and split clips, and pack them into one file.
 
     python -m recipes.human_voices.gather --downloads downloads --out human.npz --training people.npz
 
-needs apt-get, dpkg-deb, voxgraft and 1 GB of disk. The pack must never be committed: most of it is under GPL-2 or
+Needs apt-get, dpkg-deb, voxgraft and 1 GB of disk. The pack must never be committed: most of it is under GPL-2 or
 CC-BY-SA-3.0. A training machine needs only the pack, NumPy and torch.
 
 What is held out: 60 sentences of festvox-ru and 30 of every other training speaker (`test`), and the whole voices of
@@ -37,14 +37,14 @@ MIN_SECONDS, MAX_SECONDS = 0.9, 12.0
 MIN_EXTRA_SECONDS = 0.35
 NUM_TEST = {"festvox-ru": 60}
 NUM_OTHER_TEST, NUM_VALID, NUM_UNSEEN = 30, 10, 60
-"""Of each speaker."""
+"""Per speaker."""
 CAP_MINUTES = {"fillets-cs": 25.0, "fillets-nl": 25.0, "klettres": 1.7, "tuxpaint": 21.7, "ktuberling": 6.7}
-"""Of each speaker in the pack to train on, so that it can travel."""
+"""Per speaker in the training pack, to limit its size."""
 BITS_PER_SECOND = 13_000
 LONGEST = {"festvox-ru": 18.0}
-"""Seconds, in that pack."""
+"""Maximum seconds of a clip in the training pack."""
 MIN_UNSEEN_WORDS = 4
-"""A recognizer that is used to sentences fails on single words."""
+"""Recognizers for sentences fail on single words."""
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def capped(clips: Sequence[HumanClip]) -> list[HumanClip]:
-    """What is learned and validated on, with at most so many minutes of a speaker, in a fixed order."""
+    """Training and validation clips, with a maximum duration per speaker, in a fixed order."""
     used: Counter[tuple[str, str]] = Counter()
     kept = []
     for clip in sorted(clips, key=lambda clip: rng.hash_int("pack", clip.package, clip.name)):
@@ -88,10 +88,10 @@ def capped(clips: Sequence[HumanClip]) -> list[HumanClip]:
 
 
 def read_source(source: Source, root: Path, max_seconds: float = MAX_SECONDS) -> Iterator[HumanClip]:
-    """Its clips with texts at 16 kHz, levelled, without silence at the ends; all still in the split `train`."""
+    """Clips of a source with texts, at 16 kHz, normalized and trimmed; all in the split `train`."""
     for path, text, speaker in source.recordings(root):
         letters = compare_letters(text)
-        # A number can be read in several ways, so what is spoken is not known.
+        # Numbers can be read in several ways, so the transcript would be uncertain.
         if (text == NO_TEXT or not letters or any(sign.isdigit() for sign in letters)) and not source.is_extra:
             continue
         try:
@@ -111,7 +111,7 @@ def read_source(source: Source, root: Path, max_seconds: float = MAX_SECONDS) ->
 
 
 def choose_splits(source: Source, clips: Sequence[HumanClip], seed: int = 0) -> list[HumanClip]:
-    """Every clip that is used, in its split; the same choice for the same clips in any order."""
+    """Assign splits; the result does not depend on the order of the clips."""
     ordered = sorted(clips, key=lambda clip: rng.hash_int("human", seed, clip.package, clip.name))
     if source.is_unseen:
         sentences = [clip for clip in ordered if len(clip.text.split()) >= MIN_UNSEEN_WORDS]
@@ -131,13 +131,13 @@ def choose_splits(source: Source, clips: Sequence[HumanClip], seed: int = 0) -> 
         for split, first, end in parts:
             chosen += [replace(clip, split=split) for clip in sentences[first:end]]
         held |= {compare_letters(clip.text) for clip in sentences[: num_test + NUM_VALID]}
-    # Speakers of one source may say the same: what one of them has held out is learned from none.
+    # Speakers of one source may have the same texts: a held-out text is not used in training by any speaker.
     kept = {id(clip) for clip in ordered if compare_letters(clip.text) not in held}
     return chosen + [clip for clip in ordered if id(clip) in kept]
 
 
 def compare_letters(text: str) -> str:
-    """Letters and digits in lower case with single spaces, as texts are compared."""
+    """Letters and digits in lower case with single spaces, to compare texts."""
     return " ".join(re.sub(r"[^\w]|_", " ", unicodedata.normalize("NFC", text).casefold()).split())
 
 

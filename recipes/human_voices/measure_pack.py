@@ -1,4 +1,4 @@
-"""What a pack costs: size, and a recognizer's letter error on held-out clips as recorded and after each coding.
+"""Cost of a pack: size, and a recognizer's letter error on held-out clips, original and after each coding.
 
 python -m recipes.human_voices.measure_pack --downloads downloads --recognizer whisper:FOLDER
 """
@@ -50,9 +50,9 @@ def main() -> None:
             for one, wave in zip(held_out, waves, strict=True)
         ]
         scaled = [wave.astype(np.float32) / np.float32(32768) for wave in waves]
-        heard = [recognizer.transcribe([wave], RATE_HZ, source.language)[0] for wave in scaled]
+        transcripts = [recognizer.transcribe([wave], RATE_HZ, source.language)[0] for wave in scaled]
         sentences = [EvalSentence(source.language, clip.text) for clip in held_out]
-        score = compute_error_rates(sentences, heard, 0)["cer"]
+        score = compute_error_rates(sentences, transcripts, 0)["cer"]
         ends = f"{score.low:.1%} to {score.high:.1%}" if score.low is not None and score.high is not None else ""
         print(f"{name}: {size / seconds / 1000:.2f} kB/s, signal to noise {np.mean(noise):.1f} dB, "
               f"letter error {score.value:.1%} ({ends})", flush=True)  # fmt: skip
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def report_pack(path: Path, recognizer_name: str, count: int) -> None:
-    """Letter error of each speaker's held-out clips, at most so many."""
+    """Letter error of each speaker on up to `count` held-out clips."""
     recognizer = open_recognizer(recognizer_name)
     by_speaker: dict[str, list[HumanClip]] = {}
     for clip in read_pack(path):
@@ -74,8 +74,8 @@ def report_pack(path: Path, recognizer_name: str, count: int) -> None:
     for speaker, clips in by_speaker.items():
         own, language = clips[:count], clips[0].language
         waves = [clip.wave.astype(np.float32) / np.float32(32768) for clip in own]
-        heard = [recognizer.transcribe([wave], RATE_HZ, language)[0] for wave in waves]
-        score = compute_error_rates([EvalSentence(language, clip.text) for clip in own], heard, 0)["cer"]
+        transcripts = [recognizer.transcribe([wave], RATE_HZ, language)[0] for wave in waves]
+        score = compute_error_rates([EvalSentence(language, clip.text) for clip in own], transcripts, 0)["cer"]
         ends = f"{score.low:.1%} to {score.high:.1%}" if score.low is not None and score.high is not None else ""
         print(f"{speaker} ({language}, {own[0].split}): {len(own)} clips, letter error {score.value:.1%} ({ends})")
 

@@ -1,7 +1,7 @@
-"""Human clips in one small file as Opus packets: about 1.6 kB for a second at 16 kHz, half of `pack.py`'s size.
+"""Human clips in one small file as Opus packets: about 1.6 kB per second at 16 kHz, half of `pack.py`'s size.
 
-libopus (Debian `libopus0`, BSD) is called through ctypes. Its file travels with the pack to a machine that has torch
-and NumPy, but no audio libraries.
+libopus (Debian `libopus0`, BSD) is called through ctypes. The library file is copied to the training
+machine together with the pack.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Opus", "read_opus_pack", "write_opus_pack"]
 
 FORMAT = "voxgraft-human-opus-1"
 RATE_HZ, FRAME = 16_000, 960
-"""Packets of 60 ms: the fewest bits for headers."""
+"""Packets of 60 ms, the longest, for the smallest overhead."""
 AUDIO, OK = 2049, 0
 SET_BITRATE, SET_COMPLEXITY, GET_LOOKAHEAD, SET_SIGNAL, VOICE = 4002, 4010, 4027, 4024, 3001
 LARGEST_PACKET = 1275 * 3
 
 
 class Opus:
-    """The library. An encoder and a decoder are made for each clip, so that clips do not depend on their order."""
+    """The library. Each clip gets a new encoder or decoder, so clips do not depend on their order."""
 
     def __init__(self, library: Path | str = "libopus.so.0") -> None:
         self._library = ctypes.CDLL(str(library))
@@ -49,7 +49,7 @@ class Opus:
             self._library.opus_encoder_ctl(encoder, setting, ctypes.c_int32(value))
         lookahead = ctypes.c_int32()
         self._library.opus_encoder_ctl(encoder, GET_LOOKAHEAD, ctypes.byref(lookahead))
-        # The decoder lags behind by the lookahead, which is cut off when the clip is read.
+        # The decoder is delayed by the lookahead, which is removed when the clip is read.
         padded = np.pad(wave, (0, lookahead.value + -(len(wave) + lookahead.value) % FRAME))
         packets = []
         buffer = ctypes.create_string_buffer(LARGEST_PACKET)
@@ -63,7 +63,7 @@ class Opus:
         return [lookahead.value.to_bytes(2, "little"), *packets]
 
     def decode(self, packets: Sequence[bytes], num_samples: int) -> Samples:
-        """The wave of `encode`, a little changed."""
+        """Decode the packets of `encode` (lossy)."""
         fault = ctypes.c_int()
         made = self._library.opus_decoder_create(RATE_HZ, 1, ctypes.byref(fault))
         if fault.value != OK:
@@ -81,7 +81,7 @@ class Opus:
 
 
 def write_opus_pack(path: Path, clips: Sequence[HumanClip], bits_per_second: int, opus: Opus, threads: int = 4) -> None:
-    """All clips in one file. The library works outside of Python's lock, so threads help."""
+    """Write all clips into one file. The library releases the GIL, so threads help."""
     with ThreadPoolExecutor(threads) as pool:
         coded = list(pool.map(lambda clip: opus.encode(clip.wave, bits_per_second), clips))
     lengths = [(len(clip.wave), len(own) - 1) for clip, own in zip(clips, coded, strict=True)]
@@ -106,15 +106,15 @@ def write_opus_pack(path: Path, clips: Sequence[HumanClip], bits_per_second: int
 
 
 def read_opus_pack(path: Path, opus: Opus, threads: int = 16) -> list[HumanClip]:
-    """The clips in their order."""
+    """Read the clips, in order."""
     try:
         with np.load(path) as stored:
             notes: dict[str, Any] = json.loads(lzma.decompress(stored["notes"].tobytes()))
             sizes, blob = stored["sizes"], stored["packets"].tobytes()
     except (EOFError, KeyError, ValueError, lzma.LZMAError) as fault:
-        raise ValueError(f"{path} is damaged, or no pack of human voices: {fault}") from fault
+        raise ValueError(f"{path} is damaged, or is not a pack of human voices: {fault}") from fault
     if notes.get("format") != FORMAT:
-        raise ValueError(f"{path} is no pack of human voices ({FORMAT}), but {notes.get('format')!r}")
+        raise ValueError(f"{path} is not a pack of human voices ({FORMAT}), but {notes.get('format')!r}")
     ends = np.cumsum(sizes, dtype=np.int64).tolist()
     packets = [blob[end - size : end] for end, size in zip(ends, sizes.tolist(), strict=True)]
     tasks: list[tuple[dict[str, Any], list[bytes]]] = []

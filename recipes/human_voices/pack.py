@@ -1,8 +1,8 @@
-"""Human clips in one small file that is read with NumPy alone: about 3.4 kB for a second at 16 kHz.
+"""Human clips in one small file that NumPy alone can read: about 3.4 kB per second at 16 kHz.
 
-A pack can travel to a machine that has torch and NumPy, but no audio libraries. Waves are stored as the rounded
+So the training machine needs no audio libraries. Waves are stored as the rounded
 coefficients of a lapped cosine transform (MDCT), coarser where the speech is louder, and compressed with LZMA. Mu-law
-(16 kB for a second) is here as well, for comparison.
+(16 kB per second) is included for comparison.
 
 Shapes: F frames of 20 ms, K coefficients of a frame, B bands.
 """
@@ -40,12 +40,12 @@ Samples = NDArray[np.int16]
 FORMAT = "voxgraft-human-pack-1"
 FRAME = 320
 EDGES = (0, 4, 8, 12, 16, 20, 24, 28, 32, 38, 46, 54, 65, 77, 92, 110, 132, 157, 187, 224, 267, 320)
-"""Of the bands: 100 Hz wide at the bottom, a quarter of an octave above 800 Hz."""
+"""Band edges: 100 Hz wide at the bottom, a quarter of an octave above 800 Hz."""
 STEP, EXPONENT = 0.12, 0.5
 """A band is rounded to STEP times its level to the power of EXPONENT: louder bands hide more noise."""
 QUIETEST = 1e-4
 LEVELS = 64
-"""Of a band, each half a power of two."""
+"""Number of band levels, in steps of half a power of two."""
 ROUNDING = 0.4
 """Below a half: values near zero become zero, which costs nothing to store."""
 PRESET = 4
@@ -68,7 +68,7 @@ class HumanClip:
 
 
 def write_pack(path: Path, clips: Sequence[HumanClip], step: float = STEP) -> None:
-    """All clips in one file."""
+    """Write all clips into one file."""
     coded = [encode(clip.wave, step) for clip in clips]
     rows = [{**asdict(clip), "wave": len(clip.wave)} for clip in clips]
     notes = {"format": FORMAT, "step": step, "clips": rows}
@@ -88,15 +88,15 @@ def write_pack(path: Path, clips: Sequence[HumanClip], step: float = STEP) -> No
 
 
 def read_pack(path: Path) -> list[HumanClip]:
-    """The clips in their order; the same waves on every machine up to a rounding of one."""
+    """Read the clips, in order. Samples may differ by one between machines."""
     try:
         with np.load(path) as stored:
             parts = {name: lzma.decompress(stored[name].tobytes()) for name in ("notes", "codes", "levels")}
     except (EOFError, KeyError, lzma.LZMAError) as fault:
-        raise ValueError(f"{path} is damaged, or no pack of human voices: {fault}") from fault
+        raise ValueError(f"{path} is damaged, or is not a pack of human voices: {fault}") from fault
     notes: dict[str, Any] = json.loads(parts["notes"])
     if notes.get("format") != FORMAT:
-        raise ValueError(f"{path} is no pack of human voices ({FORMAT}), but {notes.get('format')!r}")
+        raise ValueError(f"{path} is not a pack of human voices ({FORMAT}), but {notes.get('format')!r}")
     codes = np.frombuffer(parts["codes"], np.int8).reshape(-1, FRAME)
     moves = np.frombuffer(parts["levels"], np.int8).reshape(len(EDGES) - 1, -1).T
     levels = np.cumsum(moves, axis=0, dtype=np.int8)
@@ -110,7 +110,7 @@ def read_pack(path: Path) -> list[HumanClip]:
 
 
 def num_frames(num_samples: int) -> int:
-    """Frames that overlap by half, so that each sample is in two."""
+    """Number of half-overlapping frames; each sample is in two."""
     return -(-num_samples // FRAME) + 1
 
 
@@ -128,28 +128,28 @@ def encode(wave: Samples, step: float = STEP) -> tuple[NDArray[np.int8], NDArray
 
 
 def decode(codes: NDArray[np.int8], levels: NDArray[np.int8], num_samples: int, step: float = STEP) -> Samples:
-    """The wave of `encode`, a little noisier."""
+    """Decode the output of `encode` (lossy)."""
     pieces = ((codes * _steps(levels, step)) @ _cosines()) * _window()  # [F, 2 K]
-    # The first half of each frame overlaps the second half of the frame before it; the very first half is padding.
+    # Each frame overlaps half of the frame before it. The first half of the first frame is padding.
     wave = (pieces[1:, :FRAME] + pieces[:-1, FRAME:]).reshape(-1)[:num_samples]
     return np.round(wave * 32768).clip(-32768, 32767).astype(np.int16)
 
 
 def mu_law_encode(wave: Samples) -> NDArray[np.uint8]:
-    """Eight bits for a sample, finer near zero."""
+    """Encode to eight bits per sample, with finer steps near zero."""
     values = wave / 32768.0
     bent = np.sign(values) * np.log1p(MU * np.abs(values)) / np.log1p(MU)
     return np.asarray(np.round((bent + 1) / 2 * MU), np.uint8)
 
 
 def mu_law_decode(codes: NDArray[np.uint8]) -> Samples:
-    """The wave of `mu_law_encode`."""
+    """Decode the output of `mu_law_encode`."""
     bent = codes / MU * 2 - 1
     return np.asarray(np.round(np.sign(bent) * np.expm1(np.abs(bent) * np.log1p(MU)) / MU * 32767), np.int16)
 
 
 def _steps(levels: NDArray[np.int8], step: float) -> NDArray[np.float64]:
-    """What each coefficient was divided by. [F, B] -> [F, K]"""
+    """Quantizer step of each coefficient. [F, B] -> [F, K]"""
     scale = (QUIETEST * 2 ** (levels / 2)) ** EXPONENT * step
     return np.repeat(scale, np.diff(EDGES), 1)
 

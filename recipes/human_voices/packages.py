@@ -1,6 +1,6 @@
 """Human recordings of Debian packages: fetched by name, unpacked, and listed with texts, speakers, languages, licences.
 
-The recordings are never committed. Of all packages only festvox-ru has a licence under which a cut may ship (BSD-like).
+The recordings are never committed. Only the licence of festvox-ru (BSD-like) allows shipping excerpts.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def festvox(root: Path) -> Iterator[Recording]:
 
 
 def asterisk(root: Path, name: str, below: str) -> Iterator[Recording]:
-    """Prompts with their texts, if the package has them. Spelled letters, digits and silence are left out."""
+    """Prompts with their texts, if the package has them. Single letters, digits and silence are left out."""
     listed = root / f"usr/share/doc/asterisk-core-sounds-{name[-2:]}/core-sounds-{name[-2:]}.txt.gz"
     texts: dict[str, str] = {}
     if name.startswith("asterisk-"):
         for line in gzip.decompress(listed.read_bytes()).decode("utf-8-sig", "replace").splitlines():
             stem, colon, text = line.partition(":")
-            # Notes in brackets say how a prompt sounds, not what is spoken.
+            # Notes in brackets describe a sound; they are not spoken.
             if colon and not line.startswith(";") and not re.search(r"[\[\](<>]", text):
                 texts[stem.strip()] = " ".join(text.split())
     folder = root / "usr/share/asterisk/sounds" / below
@@ -93,7 +93,7 @@ def fillets(root: Path, language: str) -> Iterator[Recording]:
 
 def tuxpaint(root: Path) -> Iterator[Recording]:
     """Captions of pictures, read by volunteers; a language counts as one speaker. Catalan captions are longer than
-    what is spoken."""
+    the recordings."""
     for path in sorted((root / "usr/share/tuxpaint/stamps").rglob("*_desc_*.*")):
         named = re.fullmatch(r"(.+)_desc_([a-z]{2})\.(?:ogg|wav)", path.name)
         if named is None:
@@ -116,7 +116,7 @@ class Source(NamedTuple):
 
     name: str
     language: str
-    """Empty where the speaker's name is that of the language."""
+    """Empty if the speaker's name is the language."""
     licence: str
     is_unseen: bool
     """All its speakers are held out."""
@@ -124,7 +124,7 @@ class Source(NamedTuple):
     """Only the codec learns from it: many speakers with little speech each, some of it without a text."""
 
     def recordings(self, root: Path) -> Iterator[Recording]:
-        """Its files below the folder into which the packages were unpacked."""
+        """Its files in the folder with the unpacked packages."""
         if self.name == "festvox-ru":
             return festvox(root)
         if self.name.startswith("fillets-"):
@@ -160,7 +160,7 @@ SOURCES = (
 
 
 def fetch(downloads: Path, names: Sequence[str] = tuple(PACKAGES)) -> Path:
-    """Download and unpack packages that are not there yet; the folder with their files."""
+    """Download and unpack missing packages; returns the folder with their files."""
     downloads.mkdir(parents=True, exist_ok=True)
     root = downloads / "root"
     for name in names:

@@ -21,16 +21,16 @@ from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.tiny.family import tiny_sequence_spec
 from voxgraft.nn import IGNORE_INDEX
 
-__all__ = ["Example", "Rows", "Shelf", "joined", "order", "shelves"]
+__all__ = ["Bucket", "Example", "Rows", "buckets", "concatenate_examples", "order"]
 
 SHARES = (0.2, 0.4, 0.6, 0.8, 0.93, 1.0)
-"""Rows are as long as the longest of so many of the utterances."""
+"""Quantiles of the utterance lengths that give the row lengths."""
 LENGTH_STEP, BATCH_STEP = 8, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One utterance: what is said, as which codes, by whom."""
+    """One utterance: text, codes and speaker."""
 
     language: str
     text: str
@@ -42,7 +42,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Rows:
-    """Utterances laid out, each filled up at its end. Text and speech ids share one numbering, as do positions."""
+    """Padded sequences. Text and speech ids share one numbering, as do positions."""
 
     ids: Tensor  # [n, L] of text; from the number of text rows on, of speech
     positions: Tensor  # [n, L] likewise
@@ -62,8 +62,8 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """All utterances of about one length, and how many of them make a batch."""
+class Bucket:
+    """Utterances of similar length, and the batch size."""
 
     rows: Rows
     batch: int
@@ -72,15 +72,15 @@ class Shelf:
         return len(self.rows.ids)
 
 
-def joined(examples: Sequence[Example], share: float, seed: int) -> list[Example]:
-    """So many more examples, each two of one speaker and language in a row, so that longer texts are learnt too."""
-    chance = random.Random(f"joined {seed}")
+def concatenate_examples(examples: Sequence[Example], share: float, seed: int) -> list[Example]:
+    """Additional examples: two of the same speaker and language, concatenated, to train on longer texts."""
+    rng = random.Random(f"joined {seed}")
     groups: dict[tuple[str, int], list[Example]] = {}
     for example in examples:
         groups.setdefault((example.language, example.speaker), []).append(example)
     made = []
-    for first in chance.sample(list(examples), int(share * len(examples))):
-        second = chance.choice(groups[first.language, first.speaker])
+    for first in rng.sample(list(examples), int(share * len(examples))):
+        second = rng.choice(groups[first.language, first.speaker])
         mark = "" if first.text.rstrip()[-1:] in ".,?!" else ","
         text = f"{first.text.rstrip()}{mark} {second.text}"
         made.append(
@@ -89,19 +89,19 @@ def joined(examples: Sequence[Example], share: float, seed: int) -> list[Example
     return made
 
 
-def shelves(
+def buckets(
     examples: Sequence[Example],
     speller: Speller,
     size: T3Size,
     batch_positions: int,
-    chance: random.Random | None = None,
-) -> list[Shelf]:
-    """Examples by length; one that is longer than the model has positions for is left out.
+    rng: random.Random | None = None,
+) -> list[Bucket]:
+    """Examples grouped by length; those that are too long for the model are left out.
 
-    With a `chance` some words are spelled out.
+    With `rng`, some words are encoded letter by letter.
     """
     spec = tiny_sequence_spec(size.text_rows, size)
-    spelled = ((example, speller.ids(example.text, example.language, chance)) for example in examples)
+    spelled = ((example, speller.ids(example.text, example.language, rng)) for example in examples)
     rows = [
         _row(example, ids, spec, size)
         for example, ids in spelled
@@ -115,20 +115,20 @@ def shelves(
         shorter = end
         if own:
             batch = max(1, batch_positions // end // BATCH_STEP) * BATCH_STEP
-            made.append(Shelf(_filled(own, end, size.speaker_width), min(batch, len(own))))
+            made.append(Bucket(_filled(own, end, size.speaker_width), min(batch, len(own))))
     return made
 
 
-def order(kept: Sequence[Shelf], seed: int) -> Iterator[tuple[int, Tensor]]:
-    """Shelf and places of batch after batch, without end; every epoch shuffled anew, its last parts left out."""
-    chance = np.random.default_rng(seed)
+def order(kept: Sequence[Bucket], seed: int) -> Iterator[tuple[int, Tensor]]:
+    """Endless batches as (bucket, indices), shuffled in every epoch; incomplete batches are dropped."""
+    rng = np.random.default_rng(seed)
     while True:
         batches: list[tuple[int, Tensor]] = []
-        for number, shelf in enumerate(kept):
-            places = torch.from_numpy(chance.permutation(len(shelf)))
-            full = len(shelf) // shelf.batch * shelf.batch
-            batches += [(number, some) for some in torch.split(places[:full], shelf.batch)]
-        for at in chance.permutation(len(batches)):
+        for number, bucket in enumerate(kept):
+            places = torch.from_numpy(rng.permutation(len(bucket)))
+            full = len(bucket) // bucket.batch * bucket.batch
+            batches += [(number, some) for some in torch.split(places[:full], bucket.batch)]
+        for at in rng.permutation(len(batches)):
             yield batches[at]
 
 

@@ -1,4 +1,4 @@
-"""Speech of a tiny base for the recipe's own scores: sentences in, waves out, in batches."""
+"""Speech of a tiny base for the recipe's scores: sentences to waves, in batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 128
 
 
 class BaseSpeech:
-    """An opened base that speaks again and again."""
+    """An opened base for repeated synthesis."""
 
     def __init__(self, folder: Path, device: str | None = None) -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,7 +41,7 @@ class BaseSpeech:
         return found
 
     def codes(self, sentences: Sequence[str], language: str, voice: str, seed: int = 0) -> list[GeneratedCodes]:
-        """What is spoken, with the family's own sampling. Every sentence is drawn with a seed of its own."""
+        """Codes of the sentences, with the family's default sampling and one seed per sentence."""
         condition = self.family.condition(self.family.voice(self.files, voice))
         ids = [self.speller.ids(sentence, language) for sentence in sentences]
         places = sorted(range(len(ids)), key=lambda place: len(ids[place]))
@@ -53,7 +53,7 @@ class BaseSpeech:
         return [spoken[place] for place in range(len(ids))]
 
     def waves(self, sentences: Sequence[str], language: str, voice: str, seed: int = 0) -> list[NDArray[np.float32]]:
-        """At the codec's rate."""
+        """Waves at the codec's sample rate."""
         spoken = self.codes(sentences, language, voice, seed)
         clip = self.family.voice(self.files, voice)
         return self.vocoder.sound([one.codes for one in spoken], [clip] * len(spoken))

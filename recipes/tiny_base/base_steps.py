@@ -1,6 +1,6 @@
-"""How the tiny base learns: the losses of rows, a step on them, and all steps with a falling rate.
+"""Training of the tiny base: losses, optimizer steps and the schedule.
 
-Dropout and spoiled speech history are put around the model here; the model itself has neither. On CUDA a step is one
+Dropout and random replacement of speech codes are added here; the model itself has neither. On CUDA a step is one
 captured graph per row length.
 
 Shapes: B utterances, L positions of a row, W width, C conditioning slots, S speakers.
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recipes.tiny_base.base_batches import Example, Rows, Shelf, order, shelves
+from recipes.tiny_base.base_batches import Bucket, Example, Rows, buckets, order
 from recipes.tiny_base.tokenizer import Speller
 from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3ConditionBatch
@@ -29,21 +29,21 @@ from voxgraft.nn import IGNORE_INDEX
 
 __all__ = ["BaseSettings", "RowContext", "Trainer", "Validation", "row_losses"]
 
-LOOK_EVERY = 50
-"""Steps between two looks at the clock and the losses; a look waits for the device."""
+LOG_EVERY = 50
+"""Steps between two checks of time and losses; a check synchronizes with the device."""
 VALID_SHARES = (0.25, 0.5, 0.75)
-WARM_STEPS = 3
-"""Plain steps on each row length before one is captured."""
+WARMUP_STEPS = 3
+"""Eager steps per row length before a step is captured."""
 
 
-def told_at_once(line: str) -> None:
-    """Print a line, also where the output is a pipe."""
+def print_flushed(line: str) -> None:
+    """Print a line and flush, also to a pipe."""
     print(line, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BaseSettings:
-    """How the base is trained. Training ends with its steps or its seconds, whichever come first."""
+    """Settings of the training, which ends after `steps` or `seconds`, whichever comes first."""
 
     size: T3Size = SHIPPED_SIZE
     steps: int = 20_000
@@ -66,7 +66,7 @@ class BaseSettings:
 
 @dataclass(frozen=True)
 class RowContext:
-    """Which positions see which: those of the same row before them. A context for the body."""
+    """Attention context of the backbone: each position attends to earlier positions of its row."""
 
     rows: int
     length: int
@@ -106,7 +106,7 @@ def row_losses(model: TinyT3, rows: Rows, context: RowContext, *, dropout: float
 
 
 def spoiled(ids: Tensor, size: T3Size, share: float) -> Tensor:
-    """So many of the codes that were heard become others, so that the text is what is left to go by. [B, L]"""
+    """Replace a share of the speech codes by random ones, so that the model has to use the text. [B, L]"""
     first, end = size.text_rows, size.text_rows + size.speech_rows - 2
     random_codes = torch.randint_like(ids, first, end)
     chosen = (torch.rand(ids.shape, device=ids.device) < share) & (ids >= first) & (ids < end)
@@ -114,18 +114,18 @@ def spoiled(ids: Tensor, size: T3Size, share: float) -> Tensor:
 
 
 class Trainer:
-    """The model, its optimizer and one step for every shelf."""
+    """The model, its optimizer and one step per bucket."""
 
-    def __init__(self, model: TinyT3, kept: list[Shelf], settings: BaseSettings) -> None:
+    def __init__(self, model: TinyT3, kept: list[Bucket], settings: BaseSettings) -> None:
         self.model, self.settings = model, settings
         self.device = torch.device(settings.device)
-        self.shelves = [replace(shelf, rows=shelf.rows.to(self.device)) for shelf in kept]
+        self.buckets = [replace(bucket, rows=bucket.rows.to(self.device)) for bucket in kept]
         self.parameters = [
             p for name, p in model.named_parameters() if not name.startswith(model.unused_param_prefixes)
         ]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient  # for good: a captured step writes to places
+            parameter.grad = gradient  # allocated once: a captured graph writes to fixed addresses
         on_cuda = self.device.type == "cuda"
         self.rate = torch.zeros((), device=self.device)
         matrices = [p for p in self.parameters if p.dim() > 1]
@@ -142,36 +142,36 @@ class Trainer:
         )
         self.aside = torch.cuda.Stream() if on_cuda else None  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle() if on_cuda else None
-        self.steps = [Step(self, shelf) for shelf in self.shelves]
+        self.steps = [Step(self, bucket) for bucket in self.buckets]
 
     def about(self) -> str:
-        sizes = ", ".join(f"{len(shelf):,} x {shelf.rows.ids.shape[1]} by {shelf.batch}" for shelf in self.shelves)
+        sizes = ", ".join(f"{len(bucket):,} x {bucket.rows.ids.shape[1]} by {bucket.batch}" for bucket in self.buckets)
         values = sum(parameter.numel() for parameter in self.parameters)
         return f"{values / 1e6:.2f} M values, rows {sizes}"
 
     def run(
-        self, measure: Callable[[], dict[str, float]], seconds: float, tell: Callable[[str], None] = told_at_once
+        self, measure: Callable[[], dict[str, float]], seconds: float, log: Callable[[str], None] = print_flushed
     ) -> int:
-        """All steps; gives how many they were."""
+        """Run all steps; returns their number."""
         settings, started = self.settings, time.monotonic()
         looks = list(VALID_SHARES)
         progress, step = 0.0, 0
         dropout = Dropout(self.model, settings.dropout)
-        for shelf, places in order(self.shelves, settings.seed):
+        for bucket, places in order(self.buckets, settings.seed):
             self.rate.fill_(_rate(settings, progress))
-            self.steps[shelf](places)
+            self.steps[bucket](places)
             step += 1
             progress = max(progress, step / settings.steps)
-            if step % LOOK_EVERY == 0:
-                reported = self.steps[shelf].told()
+            if step % LOG_EVERY == 0:
+                reported = self.steps[bucket].format_losses()
                 elapsed = time.monotonic() - started
                 progress = max(progress, elapsed / seconds)
-                if step % (10 * LOOK_EVERY) == 0:
-                    tell(f"base: step {step}, {reported}, {elapsed:.0f} s, {1000 * elapsed / step:.1f} ms a step")
+                if step % (10 * LOG_EVERY) == 0:
+                    log(f"base: step {step}, {reported}, {elapsed:.0f} s, {1000 * elapsed / step:.1f} ms a step")
                 if looks and progress >= looks[0]:
                     looks.pop(0)
                     with dropout.off():
-                        tell(f"base: step {step}, held out: {measure()}")
+                        log(f"base: step {step}, held out: {measure()}")
             if progress >= 1:
                 break
         dropout.remove()
@@ -179,28 +179,28 @@ class Trainer:
 
 
 class Step:
-    """One optimizer step on rows of one length: captured as a graph on CUDA, plain elsewhere."""
+    """One optimizer step on rows of one length: a captured graph on CUDA, eager elsewhere."""
 
-    def __init__(self, trainer: Trainer, shelf: Shelf) -> None:
-        self.trainer, self.shelf = trainer, shelf
-        self.rows = shelf.rows.at(torch.arange(shelf.batch, device=trainer.device))
-        self.context = RowContext(shelf.batch, shelf.rows.ids.shape[1], trainer.device)
-        self.losses = torch.zeros(3, device=trainer.device)  # text and speech a position, length of the gradient
+    def __init__(self, trainer: Trainer, bucket: Bucket) -> None:
+        self.trainer, self.bucket = trainer, bucket
+        self.rows = bucket.rows.at(torch.arange(bucket.batch, device=trainer.device))
+        self.context = RowContext(bucket.batch, bucket.rows.ids.shape[1], trainer.device)
+        self.losses = torch.zeros(3, device=trainer.device)  # text and speech loss per position, gradient norm
         self._graph: torch.cuda.CUDAGraph | None = None
         self._calls = 0
 
     def __call__(self, places: Tensor) -> None:
-        self.rows.copy_(self.shelf.rows.at(places.to(self.trainer.device)))
+        self.rows.copy_(self.bucket.rows.at(places.to(self.trainer.device)))
         if self._graph is not None:
             self._graph.replay()
             return
         self._calls += 1
-        if self.trainer.device.type == "cuda" and self._calls > WARM_STEPS:
+        if self.trainer.device.type == "cuda" and self._calls > WARMUP_STEPS:
             self._capture()
         else:
             self._once_aside()
 
-    def told(self) -> str:
+    def format_losses(self) -> str:
         text, speech, length = self.losses.tolist()
         return f"text {text:.3f}, speech {speech:.3f}, gradient {length:.2f}"
 
@@ -219,7 +219,7 @@ class Step:
         self.losses.copy_(torch.stack([text.detach(), speech.detach(), length]))
 
     def _once_aside(self) -> None:
-        """Plain steps before a capture run on a stream of their own, as capturing wants it."""
+        """Run an eager step on a side stream, as CUDA graph capture requires."""
         aside = self.trainer.aside
         if aside is None:
             self._once()
@@ -230,15 +230,15 @@ class Step:
         torch.cuda.current_stream().wait_stream(aside)
 
     def _capture(self) -> None:
-        """Record a step, then take it. Where that cannot be, plain steps go on."""
+        """Capture a step and replay it. If capturing fails, all steps stay eager."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
-            # One step at a time is replayed, and what it leaves lies outside, so all may share their memory.
+            # Only one graph runs at a time, and its results are outside the pool, so all graphs can share the pool.
             with torch.cuda.graph(graph, pool=self.trainer.pool, capture_error_mode="thread_local"):
                 self._once()
         except RuntimeError as error:
-            told_at_once(f"base: not captured, {str(error).splitlines()[0]}")
+            print_flushed(f"base: not captured, {str(error).splitlines()[0]}")
             torch.cuda.synchronize()
             self._calls = -(10**9)
             self._once_aside()
@@ -248,15 +248,15 @@ class Step:
 
 
 class Validation:
-    """Held-out loss of speech by language, without dropout and with nothing spoiled."""
+    """Held-out loss of speech by language, without dropout and without replaced codes."""
 
     def __init__(self, valid: Sequence[Example], speller: Speller, size: T3Size, settings: BaseSettings) -> None:
         self.device = torch.device(settings.device)
         languages = sorted({example.language for example in valid})
-        self.shelves = {
+        self.buckets = {
             language: [
-                replace(shelf, rows=shelf.rows.to(self.device))
-                for shelf in shelves(
+                replace(bucket, rows=bucket.rows.to(self.device))
+                for bucket in buckets(
                     [one for one in valid if one.language == language], speller, size, settings.batch_positions
                 )
             ]
@@ -265,13 +265,13 @@ class Validation:
 
     @torch.no_grad()
     def __call__(self, model: TinyT3) -> dict[str, float]:
-        return {language: self._loss(model, kept) for language, kept in self.shelves.items()}
+        return {language: self._loss(model, kept) for language, kept in self.buckets.items()}
 
-    def _loss(self, model: TinyT3, kept: Sequence[Shelf]) -> float:
+    def _loss(self, model: TinyT3, kept: Sequence[Bucket]) -> float:
         total, count = 0.0, 0
-        for shelf in kept:
-            for places in torch.split(torch.arange(len(shelf), device=self.device), shelf.batch):
-                rows = shelf.rows.at(places)
+        for bucket in kept:
+            for places in torch.split(torch.arange(len(bucket), device=self.device), bucket.batch):
+                rows = bucket.rows.at(places)
                 context = RowContext(len(places), rows.ids.shape[1], self.device)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
                     total += float(row_losses(model, rows, context)[1])
@@ -287,7 +287,7 @@ def _conditions(speakers: Tensor) -> T3ConditionBatch:
 
 
 class Dropout:
-    """Dropout on what each attention and each MLP adds, by hooks: the model itself knows of none."""
+    """Dropout on the output of each attention and MLP, by hooks; the model itself has none."""
 
     def __init__(self, model: TinyT3, share: float) -> None:
         self._share, self._on = share, True
@@ -300,7 +300,7 @@ class Dropout:
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
-        """For measuring."""
+        """Disable dropout inside the block."""
         self._on = False
         try:
             yield

@@ -1,6 +1,6 @@
-"""What the codec is trained against: spectra of the true wave, phones that its codes must hold, and late a critic.
+"""Losses of the codec: spectral distances, CTC of phones from the codes, and a spectrogram discriminator.
 
-Means are over what is speech: padding is zero on both sides and counts nowhere.
+Means are over speech only: padding is zero in both signals and is not counted.
 
 Shapes: B clips, S samples, N codes, L digits, P phones.
 """
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
-from recipes.tiny_base.pile import Batch
+from recipes.tiny_base.utterance_buffer import Batch
 from voxgraft.audio.features import HOP, LOG_MEL_STD, LogMel
 from voxgraft.models.tiny.model import CodecBlock, apply_mask, build_frame_mask, repeat_mask
 
-__all__ = ["Critic", "PhoneReader", "SpectralLoss", "crops", "ctc", "feature_distance"]
+__all__ = ["Discriminator", "PhoneHead", "SpectralLoss", "crops", "ctc", "feature_matching_loss"]
 
 WINDOWS = (256, 512, 1024)
-CRITIC_WINDOWS = (512, 1024)
+DISCRIMINATOR_WINDOWS = (512, 1024)
 QUIET = 5e-3
 
 
@@ -54,8 +54,8 @@ def magnitudes(waves: Tensor, window: Tensor) -> Tensor:
     return (torch.view_as_real(spectrum).square().sum(-1) + 1e-9).sqrt()
 
 
-class PhoneReader(nn.Module):
-    """Reads phones from digits alone. It forces the codes to keep what was said, and is thrown away afterwards."""
+class PhoneHead(nn.Module):
+    """CTC head that recognizes phones from the codes alone, so that the codes keep the content. Not shipped."""
 
     def __init__(self, num_digits: int, num_phones: int, width: int = 192, depth: int = 3) -> None:
         super().__init__()
@@ -83,19 +83,19 @@ def ctc(log_probabilities: Tensor, targets: Tensor, num_steps: Tensor, num_targe
     return losses / max(1, int(num_targets.sum()))
 
 
-class Critic(nn.Module):
-    """Tells true spectra from made ones, at two resolutions."""
+class Discriminator(nn.Module):
+    """Spectrogram discriminators at two resolutions."""
 
     def __init__(self, channels: int = 32) -> None:
         super().__init__()
-        self.critics = nn.ModuleList(SpectrumCritic(size, channels) for size in CRITIC_WINDOWS)
+        self.discriminators = nn.ModuleList(SpectrogramDiscriminator(size, channels) for size in DISCRIMINATOR_WINDOWS)
 
     def forward(self, waves: Tensor) -> list[list[Tensor]]:
-        """[B, S] -> for each resolution what every layer saw, its verdict last."""
-        return [critic(waves) for critic in self.critics]
+        """[B, S] -> for each resolution the feature maps of all layers, the output last."""
+        return [discriminator(waves) for discriminator in self.discriminators]
 
 
-class SpectrumCritic(nn.Module):
+class SpectrogramDiscriminator(nn.Module):
     """Convolutions over time and frequency."""
 
     window: Tensor
@@ -108,7 +108,7 @@ class SpectrumCritic(nn.Module):
             weight_norm(nn.Conv2d(entering, channels, (9, 3), stride=(stride, 1), padding=(4, 1)))
             for entering, stride in shapes
         )
-        self.verdict = weight_norm(nn.Conv2d(channels, 1, (3, 3), padding=1))
+        self.output_layer = weight_norm(nn.Conv2d(channels, 1, (3, 3), padding=1))
 
     def forward(self, waves: Tensor) -> list[Tensor]:
         """[B, S] -> maps"""
@@ -119,18 +119,18 @@ class SpectrumCritic(nn.Module):
         for layer in self.layers:
             frames = functional.leaky_relu(layer(frames), 0.1)
             seen.append(frames)
-        return [*seen, self.verdict(frames)]
+        return [*seen, self.output_layer(frames)]
 
 
-def feature_distance(made: list[list[Tensor]], true: list[list[Tensor]]) -> Tensor:
-    """Mean relative distance of what the critic's layers saw."""
+def feature_matching_loss(made: list[list[Tensor]], true: list[list[Tensor]]) -> Tensor:
+    """Feature-matching loss: mean relative distance of the discriminator's feature maps."""
     pairs = [(m, t) for one, other in zip(made, true, strict=True) for m, t in zip(one[:-1], other[:-1], strict=True)]
     distances = [(m - t).abs().mean() / t.abs().mean().clamp_min(1e-3) for m, t in pairs]
     return torch.stack(distances).mean()
 
 
 def crops(waves: list[Tensor], batch: Batch, num_rows: int, num_samples: int) -> list[Tensor]:
-    """The same random pieces of several batches of waves [B, S]; a clip that is shorter has its zeros."""
+    """The same random segments of several batches of waves [B, S]; shorter clips keep their zero padding."""
     size = min(num_samples, batch.waves.shape[1])
     rows = batch.waves.shape[0]
     chosen = torch.randperm(rows, device=batch.waves.device)[:num_rows]

@@ -1,6 +1,6 @@
-"""The corpus: every planned line spoken, by many processes, kept in shards that a later call takes up again.
+"""The corpus: every planned line, synthesized by many processes and stored in shards that later calls reuse.
 
-Deterministic by seed, however many processes share the work. Needs NumPy only.
+The result depends only on the seed, not on the number of processes. Needs NumPy only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAKE_COMMAND = (
     "python -m recipes.tiny_base.gather --out packages && "
     "python -m recipes.tiny_base.make --out made --packages packages"
 )
-"""What makes all that ships, as the cards say it."""
+"""Command that builds the shipped files, as the cards state it."""
 SPEAKERS = (*ESPEAK_SPEAKERS, *FLITE_SPEAKERS)
 ESPEAK_SHARES = [(speaker, 1.0) for speaker in ESPEAK_SPEAKERS]
 SHARES = {"en": [*ESPEAK_SHARES, ("slt", 0.7), ("rms", 0.5)], "fr": ESPEAK_SHARES, "am": ESPEAK_SHARES}
@@ -41,7 +41,7 @@ SIZES: dict[str, dict[str, Amounts]] = {
         "fr": Amounts(35_000, 500, 200, 10_000, 400),
         "am": Amounts(20_000, 500, 200, 10_000, 400),
     },
-    # Beside people's recordings, for the codec.
+    # In addition to human recordings, for the codec.
     "some": {
         "en": Amounts(9_000, 100, 20, 14_000, 400),
         "fr": Amounts(6_000, 100, 20, 10_000, 400),
@@ -52,13 +52,13 @@ SIZES: dict[str, dict[str, Amounts]] = {
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One line as it was spoken."""
+    """One synthesized line."""
 
     language: str
     speaker: str
     text: str
     phones: tuple[str, ...]
-    """IPA from espeak-ng without stress and length, also where flite speaks."""
+    """IPA of espeak-ng without stress and length, also for voices of flite."""
     wave: NDArray[np.int16]
     """At 16 kHz."""
     split: Split
@@ -66,7 +66,7 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class CorpusSpec:
-    """What to make, from what, and where it is kept."""
+    """Size, sources and folder of a corpus."""
 
     packages: Path
     folder: Path
@@ -76,23 +76,23 @@ class CorpusSpec:
     splits: tuple[Split, ...] = ("train", "valid", "test", "test-unheard")
 
 
-def make_corpus(spec: CorpusSpec, tell: Callable[[str], None] = print) -> list[Utterance]:
-    """Every utterance of the wanted splits, in the plan's order; shards that are there already are not made again."""
+def make_corpus(spec: CorpusSpec, log: Callable[[str], None] = print) -> list[Utterance]:
+    """Every utterance of the wanted splits, in the plan's order; existing shards are reused."""
     started = time.monotonic()
     with ProcessPoolExecutor(spec.processes, get_context("spawn"), _start, (spec.packages,)) as pool:
         planned = pool.map(_plan, LANGUAGES, [spec.size] * len(LANGUAGES), [spec.seed] * len(LANGUAGES))
         lines = [line for some in planned for line in some if line.split in spec.splits]
-        tell(f"corpus: {len(lines):,} lines planned, {time.monotonic() - started:.0f} s")
+        log(f"corpus: {len(lines):,} lines planned, {time.monotonic() - started:.0f} s")
         shards = [lines[first : first + LINES_A_SHARD] for first in range(0, len(lines), LINES_A_SHARD)]
         paths = [spec.folder / f"{_fingerprint(shard)}.npz" for shard in shards]
         missing = [(path, shard) for path, shard in zip(paths, shards, strict=True) if not path.exists()]
         spec.folder.mkdir(parents=True, exist_ok=True)
         for number, _ in enumerate(pool.map(_speak_shard, missing), 1):
             if number % 50 == 0:
-                tell(f"corpus: {number} of {len(missing)} shards, {time.monotonic() - started:.0f} s")
+                log(f"corpus: {number} of {len(missing)} shards, {time.monotonic() - started:.0f} s")
     corpus = [utterance for path, shard in zip(paths, shards, strict=True) for utterance in _read(path, shard)]
     hours = sum(len(utterance.wave) for utterance in corpus) / RATE_HZ / 3600
-    tell(f"corpus: {len(corpus):,} utterances, {hours:.1f} h, {time.monotonic() - started:.0f} s")
+    log(f"corpus: {len(corpus):,} utterances, {hours:.1f} h, {time.monotonic() - started:.0f} s")
     return corpus
 
 
@@ -134,7 +134,7 @@ def _speak_shard(task: tuple[Path, Sequence[Line]]) -> None:
 
 
 def _read(path: Path, lines: Sequence[Line]) -> list[Utterance]:
-    """A shard's utterances, without those that are too long or hardly there."""
+    """A shard's utterances, without those that are too long or nearly silent."""
     with np.load(path) as shard:
         wave, lengths, phones = shard["wave"], shard["lengths"], shard["phones"]
     ends = np.cumsum(lengths)

@@ -1,7 +1,7 @@
-"""Make the speech that `voxgraft demo` learns from: Amharic as codes of the shipped codec, with texts and speakers.
+"""Make the training speech of `voxgraft demo`: Amharic as codes of the shipped codec, with texts and speakers.
 
-Lines are those of the recipe's own plan, so that neither the sentences by which voxgraft evaluates nor their rare words
-are among them. Also a little held-out speech in all three languages, and a few held-out clips as audio.
+The lines come from the recipe's plan, so they contain neither voxgraft's evaluation sentences nor their rare words.
+Also some held-out speech in all three languages, and a few held-out clips as audio.
 
     python -m recipes.tiny_base.demo_set --packages packages
 """
@@ -38,7 +38,7 @@ DATA = Path(__file__).resolve().parents[2] / "voxgraft" / "assets"
 NEW_LANGUAGE = "am"
 HELD_OUT = {"am": 24, "en": 8, "fr": 8}
 RECORDING_SECONDS = (1.1, 1.5)
-"""Length of the clips that are kept as audio, one of each speaker."""
+"""Length of the clips that are stored as audio, one per speaker."""
 TIMES_A_LETTER = 6
 
 Wave = NDArray[np.int16]
@@ -46,7 +46,7 @@ Wave = NDArray[np.int16]
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A line and its sound."""
+    """A line and its audio."""
 
     line: Line
     wave: Wave
@@ -57,7 +57,7 @@ class Spoken:
 
 
 def main() -> None:
-    """All files of the demonstration's speech."""
+    """Write all files of the demo speech."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packages", type=Path, required=True, help="folder that gather.py made")
     parser.add_argument("--out", type=Path, default=DATA / "demo", help="folder for the files (default: %(default)s)")
@@ -90,10 +90,7 @@ def main() -> None:
 
 
 def spellings(texts: Path, language: str) -> dict[str, str]:
-    """How words are usually written, by the form that the plan gives them: it writes letters that sound alike one way.
-
-    Whoever reads Amharic meets all of them.
-    """
+    """The usual spelling of each word, by its folded form: the plan folds letters that sound alike."""
     paths = [path for path in (texts / f"{language}.txt", texts / f"{language}-words.txt") if path.exists()]
     words = Counter(word for path in paths for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
     usual: dict[str, str] = {}
@@ -103,13 +100,13 @@ def spellings(texts: Path, language: str) -> dict[str, str]:
 
 
 def respelled(lines: Sequence[Line], usual: Mapping[str, str]) -> Iterator[Line]:
-    """The lines with every word as it is usually written."""
+    """The lines with the usual spelling of every word."""
     for line in lines:
         yield replace(line, text=re.sub(r"\w+", lambda found: usual.get(found[0], found[0]), line.text))
 
 
 def rare_letters_first(lines: Sequence[Line]) -> list[Line]:
-    """The same lines, those first that are needed for every letter to occur a few times, as far as the plan has it."""
+    """The lines, reordered so that every letter occurs a few times early, as far as possible."""
     seen: Counter[str] = Counter()
     needed: list[Line] = []
     for line in lines:
@@ -121,7 +118,7 @@ def rare_letters_first(lines: Sequence[Line]) -> list[Line]:
 
 
 def spoken(voices: Voices, lines: Sequence[Line], split: Split) -> Iterator[Spoken]:
-    """The lines of a split, spoken in their order, each text once."""
+    """The lines of a split, synthesized in order, each text once."""
     seen: set[str] = set()
     for line in lines:
         if line.split != split or line.text in seen:
@@ -133,7 +130,7 @@ def spoken(voices: Voices, lines: Sequence[Line], split: Split) -> Iterator[Spok
 
 
 def until(clips: Iterator[Spoken], seconds: float) -> Iterator[Spoken]:
-    """The first clips, so many seconds of them."""
+    """The first clips, up to the given number of seconds."""
     for one in clips:
         if seconds <= 0:
             return
@@ -142,14 +139,14 @@ def until(clips: Iterator[Spoken], seconds: float) -> Iterator[Spoken]:
 
 
 def recordings(held_out: Sequence[Spoken]) -> list[Spoken]:
-    """The first short clip of each speaker behind those that are kept as codes."""
+    """The first short clip of each speaker after those stored as codes."""
     shortest, longest = RECORDING_SECONDS
     rest = [one for one in held_out[HELD_OUT[NEW_LANGUAGE] :] if shortest <= one.seconds <= longest]
     return [next(one for one in rest if one.line.speaker == speaker) for speaker in ESPEAK_SPEAKERS]
 
 
 def write_codes(folder: Path, base: Path, parts: Sequence[tuple[str, Sequence[Spoken]]]) -> None:
-    """The table of clips, and their codes one after another in the same order."""
+    """The table of clips, and their concatenated codes in the same order."""
     encoder = TinyClipEncoder(*load_codec(base))
     rows, codes = ["\t".join(SPEECH_COLUMNS)], []
     for role, clips in parts:
@@ -167,7 +164,7 @@ def write_codes(folder: Path, base: Path, parts: Sequence[tuple[str, Sequence[Sp
 
 
 def write_recordings(folder: Path, clips: Sequence[Spoken], voices: Voices) -> None:
-    """As `voxgraft evaluate --recordings` takes them."""
+    """Write the clips in the format of `voxgraft evaluate --recordings`."""
     folder.mkdir(parents=True, exist_ok=True)
     for one in clips:
         text = one.line.text

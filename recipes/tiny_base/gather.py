@@ -1,4 +1,4 @@
-"""Fetch everything that the recipe needs into one folder that can travel to a machine without a network.
+"""Download everything that the recipe needs into one folder, for a machine without a network.
 
 Packages are fetched by name and version with pip, npm and apt-get; only what is used is kept. Trains nothing.
 
@@ -41,7 +41,7 @@ PREZIP_END = 0xFF
 
 
 def main() -> None:
-    """Fetch, open, prune; then list every file with its size and hash."""
+    """Download, unpack and prune; then list every file with its size and hash."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     out: Path = parser.parse_args().out
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def gather_espeak(downloads: Path, out: Path) -> None:
-    """The library and the data of three languages, from the wheel that carries both."""
+    """The library and the data of three languages, from the wheel that contains both."""
     wheel = fetched(downloads, "espeakng_loader-*manylinux*x86_64.whl", pip_command("espeakng-loader"))
     shutil.rmtree(out, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
@@ -73,7 +73,7 @@ def gather_espeak(downloads: Path, out: Path) -> None:
 
 
 def gather_flite(downloads: Path, out: Path) -> None:
-    """Two voices with what they are linked to, under the names by which the linker asks for them."""
+    """Two voices and their dependencies, under their linker names."""
     shutil.rmtree(out, ignore_errors=True)
     wanted = {f"libflite{part}.so.1": "libflite1" for part in FLITE_LIBRARIES} | {"libasound.so.2": "libasound2"}
     for library, package in wanted.items():
@@ -99,7 +99,7 @@ def gather_texts(downloads: Path, out: Path) -> None:
 
 
 def prezip_words(blob: bytes) -> list[str]:
-    """The words of an aspell list: each begins with how many bytes it shares with the one before it."""
+    """The words of an aspell list: each entry starts with the number of bytes that it shares with the previous one."""
     words: list[bytes] = []
     last, place = b"", 0
     while place < len(blob) and blob[place + 1] != PREZIP_END:
@@ -114,13 +114,13 @@ def prezip_words(blob: bytes) -> list[str]:
 
 
 def pip_command(package: str) -> list[str]:
-    """A wheel for one fixed platform, whatever machine fetches it."""
+    """A wheel for one fixed platform, on any machine."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     return [*pip, "--platform", "manylinux2014_x86_64", f"{package}=={VERSIONS[package]}"]
 
 
 def fetched(downloads: Path, pattern: str, command: list[str]) -> Path:
-    """The downloaded file; fetched if it is not there yet."""
+    """The downloaded file; downloaded if it does not exist."""
     if not list(downloads.glob(pattern)):
         subprocess.run(command, cwd=downloads, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
     (path,) = downloads.glob(pattern)

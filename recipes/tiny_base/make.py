@@ -1,7 +1,7 @@
-"""Make the tiny base and its listener from packages: corpus, codec, listener, base, scores; one command for all.
+"""Build the tiny base and its recognizer (`listener`) from packages: corpus, codec, recognizer, base, scores.
 
-Every stage writes its result at once and is skipped where its result is there already, so that a run that was cut goes
-on. Imports torch only in the stages, because every process that speaks reads this file again.
+Every stage writes its result when it is finished. Stages with an existing result are skipped, so an interrupted build
+resumes. torch is imported only in the stages, because every synthesis process imports this file.
 
     python -m recipes.tiny_base.make --out made --packages packages
 """
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import torch
 
     from recipes.tiny_base.base_batches import Example
-    from recipes.tiny_base.fitting import Course
+    from recipes.tiny_base.fitting import TrainingSetup
     from voxgraft.asr import BuiltInRecognizer
     from voxgraft.models.tiny.model import TinyCodec
 
-STAGES = ("corpus", "codec", "listener", "base", "score", "second-ear")
+STAGES = ("corpus", "codec", "listener", "base", "score", "pocketsphinx")
 USUAL_STAGES = "corpus,codec,listener,base,score"
 BASE_LANGUAGES = ("en", "fr")
 LEARNT_SPLITS: tuple[Split, ...] = ("train", "valid")
@@ -39,7 +39,7 @@ SECONDS = {
 }
 STARTED = time.monotonic()
 LISTENER_CARD = {
-    "what": "a small CTC recogniser of synthetic English, French and Amharic; made by recipes/tiny_base",
+    "what": "a small CTC recognizer of synthetic English, French and Amharic; made by recipes/tiny_base",
     "licence": "Apache-2.0",
     "from": "speech of espeak-ng (phones from it too) and flite; sources of the texts: recipes/tiny_base/README.md",
     "command": MAKE_COMMAND,
@@ -48,7 +48,7 @@ LISTENER_CARD = {
 
 @dataclass(frozen=True)
 class Making:
-    """What was asked for, and what several stages need."""
+    """Settings of the build, and data that several stages need."""
 
     out: Path
     spec: CorpusSpec
@@ -63,10 +63,10 @@ class Making:
     def listener_folder(self) -> Path:
         return self.out / "listener"
 
-    def setup(self, stage: str) -> Course:
-        from recipes.tiny_base.fitting import Course
+    def setup(self, stage: str) -> TrainingSetup:
+        from recipes.tiny_base.fitting import TrainingSetup
 
-        return Course(self.spec.size, self.seconds[stage], self.device, self.spec.seed, tell)
+        return TrainingSetup(self.spec.size, self.seconds[stage], self.device, self.spec.seed, log)
 
     @cached_property
     def device(self) -> torch.device:
@@ -77,7 +77,7 @@ class Making:
 
     @cached_property
     def corpus(self) -> list[Utterance]:
-        return make_corpus(self.spec, tell)
+        return make_corpus(self.spec, log)
 
     @cached_property
     def codec(self) -> TinyCodec:
@@ -93,13 +93,13 @@ class Making:
 
 
 def main() -> None:
-    """Run the stages that were asked for."""
+    """Run the requested stages."""
     making, stages = asked()
     making.out.mkdir(parents=True, exist_ok=True)
     for stage in stages:
         began = time.monotonic()
         RUNNERS[stage](making)
-        tell(f"{stage}: stage done in {time.monotonic() - began:.0f} s")
+        log(f"{stage}: stage done in {time.monotonic() - began:.0f} s")
 
 
 def asked() -> tuple[Making, list[str]]:
@@ -119,7 +119,7 @@ def asked() -> tuple[Making, list[str]]:
     stages = given.stages.split(",")
     if unknown := set(stages) - set(STAGES):
         parser.error(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
-    only_scores = set(stages) <= {"score", "second-ear"}
+    only_scores = set(stages) <= {"score", "pocketsphinx"}
     splits: tuple[Split, ...] = TEST_SPLITS if only_scores else (*LEARNT_SPLITS, *TEST_SPLITS)
     folder = given.corpus or given.out / "corpus"
     spec = CorpusSpec(given.packages, folder, given.size, given.seed, given.processes, splits)
@@ -128,17 +128,17 @@ def asked() -> tuple[Making, list[str]]:
 
 
 def run_corpus(making: Making) -> None:
-    """Speak everything; later stages take it from memory."""
+    """Synthesize the corpus; later stages use it from memory."""
     assert making.corpus
 
 
 def run_codec(making: Making) -> None:
-    """Train the codec, unless it is there."""
+    """Train the codec, unless its file exists."""
     from recipes.tiny_base.train_codec import train_codec
 
     path = making.base_folder / "codec.safetensors"
     if path.exists():
-        tell(f"codec: {path} is there already")
+        log(f"codec: {path} exists already")
         return
     codec, report = train_codec(making.corpus, making.setup("codec"))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,31 +147,31 @@ def run_codec(making: Making) -> None:
 
 
 def run_listener(making: Making) -> None:
-    """Train the listener, unless it is there."""
-    from recipes.tiny_base.train_listener import train_listener
+    """Train the recognizer, unless its files exist."""
+    from recipes.tiny_base.train_recognizer import train_recognizer
 
     folder = making.listener_folder
     if (folder / "listener.safetensors").exists():
-        tell(f"listener: {folder} is there already")
+        log(f"listener: {folder} exists already")
         return
-    listener, report = train_listener(making.corpus, making.codec, making.setup("listener"))
+    listener, report = train_recognizer(making.corpus, making.codec, making.setup("listener"))
     listener.save(folder)
     write_json(folder / "card.json", LISTENER_CARD | {"trained": report, "files": hashes(folder)})
 
 
 def run_base(making: Making) -> None:
-    """Train the base on the codes of its two languages, unless it is there."""
+    """Train the base on the codes of its two languages, unless its files exist."""
     from recipes.tiny_base import train_base as base
 
     folder = making.base_folder
     if (folder / "t3.safetensors").exists():
-        tell(f"base: {folder} is there already")
+        log(f"base: {folder} exists already")
         return
     began = time.monotonic()
     codec, device = making.codec, making.device
     own = [one for one in making.corpus if one.language in BASE_LANGUAGES]
     train, valid = (_examples([one for one in own if one.split == split], codec, device) for split in LEARNT_SPLITS)
-    tell(f"base: {len(train):,} utterances as codes, {time.monotonic() - began:.0f} s")
+    log(f"base: {len(train):,} utterances as codes, {time.monotonic() - began:.0f} s")
     usual = base.BaseSettings() if making.spec.size == "full" else base.TOY
     size = replace(usual.size, speech_rows=codec.num_codes + 2, speaker_width=len(codec.speakers))
     settings = replace(
@@ -181,30 +181,30 @@ def run_base(making: Making) -> None:
 
 
 def _examples(utterances: list[Utterance], codec: TinyCodec, device: torch.device) -> list[Example]:
-    from recipes.tiny_base.pile import codes_of
     from recipes.tiny_base.train_base import Example
+    from recipes.tiny_base.utterance_buffer import encode_corpus
 
     return [
         Example(one.language, one.text, codes, codec.speakers.index(one.speaker))
-        for one, codes in zip(utterances, codes_of(utterances, codec, device), strict=True)
+        for one, codes in zip(utterances, encode_corpus(utterances, codec, device), strict=True)
     ]
 
 
 def run_score(making: Making) -> None:
-    """Listen to everything that is there, and write what was heard into the cards."""
+    """Measure error rates with the recognizer, and write them into the cards."""
     from recipes.tiny_base.measure import measure
 
     base = making.base_folder if (making.base_folder / "t3.safetensors").exists() else None
-    scores = measure(making.corpus, making.codec, making.listener, base, making.device, tell)
+    scores = measure(making.corpus, making.codec, making.listener, base, making.device, log)
     write_scores(making, {"built-in": scores})
 
 
-def run_second_ear(making: Making) -> None:
-    """English by PocketSphinx, on the CPU."""
-    from recipes.tiny_base.measure import second_ear
+def run_pocketsphinx(making: Making) -> None:
+    """Error rates of English by PocketSphinx, on the CPU."""
+    from recipes.tiny_base.measure import score_with_pocketsphinx
 
     base = making.base_folder if (making.base_folder / "t3.safetensors").exists() else None
-    scores = second_ear(making.corpus, making.codec.to("cpu"), base, tell)
+    scores = score_with_pocketsphinx(making.corpus, making.codec.to("cpu"), base, log)
     if scores:
         write_scores(making, {"pocketsphinx": scores})
 
@@ -215,12 +215,12 @@ RUNNERS = {
     "listener": run_listener,
     "base": run_base,
     "score": run_score,
-    "second-ear": run_second_ear,
+    "pocketsphinx": run_pocketsphinx,
 }
 
 
 def write_scores(making: Making, more: dict[str, Any]) -> None:
-    """Add to scores.json, and to the cards that are there."""
+    """Add scores to scores.json and to the existing cards."""
     path = making.out / "scores.json"
     scores = (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}) | more
     write_json(path, scores)
@@ -237,13 +237,13 @@ def hashes(folder: Path) -> dict[str, dict[str, object]]:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a document for people to read too."""
+    """Write an indented JSON file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
-def tell(line: str) -> None:
-    """A line with the seconds since the start."""
+def log(line: str) -> None:
+    """Print a line with the seconds since the start."""
     print(f"[{time.monotonic() - STARTED:6.1f}] {line}", flush=True)
 
 

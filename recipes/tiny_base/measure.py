@@ -1,6 +1,6 @@
-"""The recipe's scores: how well the built-in listener understands the original voice, the codec, and the base.
+"""Scores of the recipe: error rates of the built-in recognizer for the original voice, the codec and the base.
 
-Heard and unheard words apart, each language apart; English also by an ear that had no part in the recipe.
+By language, for training words and held-out words; English also by an independent recognizer.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 from recipes.tiny_base.corpus import Utterance
 from recipes.tiny_base.scoring import errors
 from recipes.tiny_base.speech import FLITE_SPEAKERS
-from recipes.tiny_base.texts import LANGUAGES, plain_letters
+from recipes.tiny_base.texts import LANGUAGES, normalize_letters
 from voxgraft.asr import BuiltInRecognizer, Transcript
 from voxgraft.models.tiny.model import SAMPLES_PER_CODE, TinyCodec
 
 if TYPE_CHECKING:
     from recipes.tiny_base.base_speech import BaseSpeech
 
-__all__ = ["measure", "second_ear"]
+__all__ = ["measure", "score_with_pocketsphinx"]
 
 Wave = NDArray[np.float32]
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 RATE_HZ = 16_000
 SPLITS = ("test", "test-unheard")
 BASE_LANGUAGES = ("en", "fr")
 SHORTEST = RATE_HZ // 10
-"""The base can stop at once; what it then says is heard as silence of this length."""
+"""The base can stop at once; the empty utterance is transcribed as silence of this length."""
 SECOND_EAR_UTTERANCES = 40
 
 
@@ -41,9 +41,9 @@ def measure(
     listener: BuiltInRecognizer,
     base: Path | None,
     device: torch.device,
-    tell: Tell,
+    log: Log,
 ) -> dict[str, Any]:
-    """Error rates of letters and phones by language, split and source."""
+    """Letter and phone error rates by language, split and source."""
     codec.to(device)
     listener.network.to(device)
     speech = None if base is None else opened(base, device)
@@ -55,20 +55,20 @@ def measure(
             if speech is not None and language in BASE_LANGUAGES:
                 sources["base"] = spoken(own, speech)
             for source, waves in sources.items():
-                heard = listener.transcribe(waves, RATE_HZ, language)
-                found = rates(own, heard)
+                transcripts = listener.transcribe(waves, RATE_HZ, language)
+                found = rates(own, transcripts)
                 scores[f"{language} {split} {source}"] = found
-                tell(f"score: {language} {split:12} {source:8} " + told(found))
+                log(f"score: {language} {split:12} {source:8} " + format_scores(found))
     return scores
 
 
-def rates(utterances: Sequence[Utterance], heard: Sequence[Transcript]) -> dict[str, Any]:
-    """CER and PER of all, and PER of the two programs' voices apart where there are both."""
+def rates(utterances: Sequence[Utterance], transcripts: Sequence[Transcript]) -> dict[str, Any]:
+    """CER and PER of all utterances, and PER by synthesizer if there are both."""
     letters = [
-        (plain_letters(one.text, one.language), plain_letters(other.text, one.language))
-        for one, other in zip(utterances, heard, strict=True)
+        (normalize_letters(one.text, one.language), normalize_letters(other.text, one.language))
+        for one, other in zip(utterances, transcripts, strict=True)
     ]
-    phones = [(one.phones, other.phones or ()) for one, other in zip(utterances, heard, strict=True)]
+    phones = [(one.phones, other.phones or ()) for one, other in zip(utterances, transcripts, strict=True)]
     found: dict[str, Any] = {"utterances": len(utterances), "cer": errors(letters), "per": errors(phones)}
     flite = [pair for pair, one in zip(phones, utterances, strict=True) if one.speaker in FLITE_SPEAKERS]
     if flite:
@@ -78,7 +78,7 @@ def rates(utterances: Sequence[Utterance], heard: Sequence[Transcript]) -> dict[
 
 
 def original(utterances: Sequence[Utterance]) -> list[Wave]:
-    """The synthesiser's own waves."""
+    """The synthesized waves."""
     return [one.wave.astype(np.float32) / np.float32(32768) for one in utterances]
 
 
@@ -94,14 +94,14 @@ def resynthesis(utterances: Sequence[Utterance], codec: TinyCodec) -> list[Wave]
 
 
 def opened(base: Path, device: torch.device) -> BaseSpeech:
-    """The base, ready to speak."""
+    """The base, opened."""
     from recipes.tiny_base.base_speech import BaseSpeech
 
     return BaseSpeech(base, str(device))
 
 
 def spoken(utterances: Sequence[Utterance], speech: BaseSpeech) -> list[Wave]:
-    """The base saying the same texts in the same voices."""
+    """Speech of the base for the same texts and voices."""
     found: dict[int, Wave] = {}
     for speaker in sorted({one.speaker for one in utterances}):
         places = [place for place, one in enumerate(utterances) if one.speaker == speaker]
@@ -111,12 +111,14 @@ def spoken(utterances: Sequence[Utterance], speech: BaseSpeech) -> list[Wave]:
     return [np.pad(found[place], (0, max(0, SHORTEST - len(found[place])))) for place in range(len(utterances))]
 
 
-def second_ear(corpus: Sequence[Utterance], codec: TinyCodec, base: Path | None, tell: Tell) -> dict[str, Any]:
-    """English clauses heard by PocketSphinx, if it is installed: word and letter errors by program and source."""
+def score_with_pocketsphinx(
+    corpus: Sequence[Utterance], codec: TinyCodec, base: Path | None, log: Log
+) -> dict[str, Any]:
+    """English clauses transcribed by PocketSphinx, if installed: word and letter errors by program and source."""
     try:
         from pocketsphinx import Decoder
     except ImportError:
-        tell("second ear: pocketsphinx is not installed, so nothing was heard by it")
+        log("pocketsphinx is not installed")
         return {}
     decoder = Decoder(samprate=RATE_HZ, loglevel="FATAL")
     speech = None if base is None else opened(base, torch.device("cpu"))
@@ -131,25 +133,25 @@ def second_ear(corpus: Sequence[Utterance], codec: TinyCodec, base: Path | None,
         if speech is not None:
             sources["base"] = spoken(own, speech)
         for source, waves in sources.items():
-            heard = [sphinx_text(decoder, wave) for wave in waves]
-            pairs = [(plain_letters(one.text, "en"), other) for one, other in zip(own, heard, strict=True)]
+            transcripts = [sphinx_text(decoder, wave) for wave in waves]
+            pairs = [(normalize_letters(one.text, "en"), other) for one, other in zip(own, transcripts, strict=True)]
             wer = errors([(true.split(), other.split()) for true, other in pairs])
             found = {"utterances": len(own), "wer": round(wer, 4), "cer": round(errors(pairs), 4)}
             scores[f"{program} {source}"] = found
-            tell(f"second ear: {program} {source} {told(found)}")
+            log(f"pocketsphinx: {program} {source} {format_scores(found)}")
     return scores
 
 
 def sphinx_text(decoder: Any, wave: Wave) -> str:
-    """What PocketSphinx hears with its own English model; half a second of silence on either side."""
+    """Transcript by PocketSphinx with its own English model; half a second of silence is added on either side."""
     samples = np.pad((np.clip(wave, -1, 1) * 32767).astype(np.int16), RATE_HZ // 2)
     decoder.start_utt()
     decoder.process_raw(samples.tobytes(), no_search=False, full_utt=True)
     decoder.end_utt()
     found = decoder.hyp()
-    return plain_letters(found.hypstr, "en") if found is not None else ""
+    return normalize_letters(found.hypstr, "en") if found is not None else ""
 
 
-def told(found: dict[str, Any]) -> str:
-    """A line of the log."""
+def format_scores(found: dict[str, Any]) -> str:
+    """Format a line of the log."""
     return "  ".join(f"{name} {100 * value:.1f} %" for name, value in found.items() if name != "utterances")

@@ -1,4 +1,4 @@
-"""Error rates: the fewest insertions, deletions and substitutions, over everything that should have been said."""
+"""Error rates: minimum number of insertions, deletions and substitutions, divided by the reference length."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["distance", "errors"]
 
 
 def errors(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> float:
-    """Edits of all pairs (true, heard) over the number of true symbols."""
+    """Edits of all pairs (reference, hypothesis), divided by the number of reference symbols."""
     wrong = total = 0
-    for true, heard in pairs:
-        wrong += distance(true, heard)
-        total += len(true)
+    for reference, hypothesis in pairs:
+        wrong += distance(reference, hypothesis)
+        total += len(reference)
     return wrong / max(1, total)
 
 
-def distance(true: Sequence[str], heard: Sequence[str]) -> int:
+def distance(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
     """Levenshtein's distance, one row at a time."""
-    numbers = {symbol: number for number, symbol in enumerate({*true, *heard})}
-    other = np.array([numbers[symbol] for symbol in heard], np.int64)
-    steps = np.arange(len(heard) + 1)
+    numbers = {symbol: number for number, symbol in enumerate({*reference, *hypothesis})}
+    other = np.array([numbers[symbol] for symbol in hypothesis], np.int64)
+    steps = np.arange(len(hypothesis) + 1)
     row = steps.copy()
-    for symbol in true:
+    for symbol in reference:
         kept = row[:-1] + (other != numbers[symbol])
         best = np.minimum(row[1:] + 1, kept)
         candidates = np.concatenate([[row[0] + 1], best])

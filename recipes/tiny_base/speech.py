@@ -1,6 +1,6 @@
 """Speech from text: espeak-ng (English, French, Amharic) and flite (English), called through ctypes, at 16 kHz.
 
-One synthesiser per process: both libraries keep global state. Decides nothing about texts or speakers' shares.
+One synthesizer per process, because both libraries have global state.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ SEPARATOR = "_"
 RATE_PARAMETER = 1
 UNSPOKEN_MARKS = str.maketrans("", "", "ˈˌːˑ͡.ʲ‿̩-")
 PEAK = 0.6
-"""Largest sample after levelling: voices of the two programs differ by a factor of three."""
+"""Peak after normalization: the levels of the two programs differ by a factor of three."""
 
 SMOOTH = sorted(2**a * 3**b * 5**c for a in range(12) for b in range(7) for c in range(5) if 2**a * 3**b * 5**c < 4096)
-"""Numbers of 20 ms pieces whose Fourier transform is quick."""
+"""Numbers of 20 ms frames with a fast Fourier transform."""
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
 class Voices:
-    """Every speaker of the recipe, for one process. `packages` is the folder that gather.py makes."""
+    """All speakers of the recipe, for one process. `packages`: folder written by gather.py."""
 
     def __init__(self, packages: Path) -> None:
         self._espeak = _Espeak(packages / "espeak")
@@ -44,7 +44,7 @@ class Voices:
 
     @property
     def has_flite(self) -> bool:
-        """Whether flite can be loaded here: it is linked to the system's own C library."""
+        """Whether flite can be loaded here: it is linked to the system's C library."""
         try:
             self._flite = self._flite or _Flite(self._packages / "flite")
         except OSError:
@@ -54,12 +54,12 @@ class Voices:
     def phones(self, text: str, language: str) -> tuple[str, ...]:
         """IPA of a text, one string per phone, without stress, length and other marks.
 
-        Where espeak-ng takes a word for another language's it says so by a phone such as `(en)`.
+        If espeak-ng treats a word as another language's, it marks that with a phone such as `(en)`.
         """
         return self._espeak.phones(text, language)
 
     def speak(self, text: str, language: str, speaker: str) -> NDArray[np.int16]:
-        """The wave at 16 kHz, levelled, with at most 40 ms of silence left at either end."""
+        """The wave at 16 kHz, normalized to PEAK, with at most 40 ms of silence at either end."""
         if speaker in FLITE_SPEAKERS:
             self._flite = self._flite or _Flite(self._packages / "flite")
             wave = self._flite.speak(text, speaker)
@@ -130,7 +130,7 @@ class _Flite:
     LIBRARIES = ("libasound.so.2", "libflite.so.1", "libflite_usenglish.so.1", "libflite_cmulex.so.1")
 
     def __init__(self, folder: Path) -> None:
-        for name in self.LIBRARIES:  # in the order of their needs, so that no search path has to be set
+        for name in self.LIBRARIES:  # in the order of their dependencies, so that no search path is needed
             ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
         self._library = ctypes.CDLL(str(folder / "libflite.so.1"))
         self._library.flite_init()
@@ -153,7 +153,7 @@ class _Flite:
 
 
 def resampled(wave: NDArray[np.float64], rate_hz: int) -> NDArray[np.float64]:
-    """The wave at 16 kHz, by cutting or filling its spectrum; zeros are put behind it for a quick transform."""
+    """Resample to 16 kHz by truncating or extending the spectrum, with zero padding for a fast transform."""
     if rate_hz == RATE_HZ:
         return wave
     divisor = int(np.gcd(rate_hz, RATE_HZ))
@@ -168,7 +168,7 @@ def resampled(wave: NDArray[np.float64], rate_hz: int) -> NDArray[np.float64]:
 
 
 def trimmed(wave: NDArray[np.float64], margin_seconds: float = 0.04) -> NDArray[np.float64]:
-    """Without the silence at both ends, except a margin. Silence is 1 % of the largest sample."""
+    """Trim silence at both ends, except a margin. Silence is below 1 % of the peak."""
     loud = np.flatnonzero(np.abs(wave) > 0.01 * np.abs(wave).max(initial=1.0))
     if not len(loud):
         return wave

@@ -1,6 +1,6 @@
-"""What is said: words and clauses of each language, which words training never hears, and who says which line.
+"""Texts of the corpus: words and clauses of each language, held-out words, and the speaker of each line.
 
-A pure function of the text files and a seed. Speaks nothing; asks the synthesiser only how words are pronounced.
+A pure function of the text files and a seed. The synthesizer is used only for pronunciations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["LANGUAGES", "Amounts", "Line", "Split", "plain_letters", "plan_lines"]
+__all__ = ["LANGUAGES", "Amounts", "Line", "Split", "normalize_letters", "plan_lines"]
 
 Split = Literal["train", "valid", "test", "test-unheard"]
 Pronounce = Callable[[str, str], tuple[str, ...]]
@@ -26,12 +26,12 @@ LETTERS = {"en": "a-z", "fr": "a-zàâæçéèêëîïôœùûüÿ", "am": "ሀ-
 MAX_CLAUSE_WORDS = 9
 MAX_WORD_LETTERS = 14
 FREQUENT_WORDS = 500
-"""The most frequent words are never kept from training: hardly a clause would be left."""
+"""The most frequent words are never held out; otherwise hardly any clause could be used."""
 PHRASE_WORDS = (1, 2, 2, 3, 3, 3, 4, 4, 5, 6)
 CLAUSE_SHARE = 0.35
 TIMES_A_CLAUSE = 4
 
-# Letters that Amharic no longer tells apart by ear, each with the seven orders of its row: written as the first.
+# Amharic letters with the same sound, each with the seven orders of its series: written as the first.
 HOMOPHONES = {"ሐ": "ሀ", "ኀ": "ሀ", "ኸ": "ሀ", "ሠ": "ሰ", "ዐ": "አ", "ፀ": "ጸ"}
 FOLDED = {ord(old) + order: ord(new) + order for old, new in HOMOPHONES.items() for order in range(7)}
 STRAIGHT_MARKS = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "…": ".", "“": "", "”": "", '"': "", "«": "", "»": ""})
@@ -41,7 +41,7 @@ ENDS = ".?!።፧"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One utterance before it is spoken."""
+    """Text, speaker and split of one utterance."""
 
     language: str
     speaker: str
@@ -51,48 +51,48 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How much of everything, for one language."""
+    """Numbers of words and lines for one language."""
 
     num_train: int
     num_valid: int
     num_test: int
-    """Of each of the two test splits."""
+    """Lines per test split."""
     num_words: int
     num_unheard: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Stock:
-    """A language's words, one spelling for each pronunciation, and its clauses, parted into heard and unheard."""
+    """Words (one spelling per pronunciation) and clauses of a language, divided into training and held-out ones."""
 
     heard: tuple[str, ...]
     unheard: tuple[str, ...]
     clauses: tuple[str, ...]
-    """Without any word that sounds like an unheard one."""
+    """Without words that sound like a held-out word."""
 
 
 def plan_lines(
     texts: Path, language: str, amounts: Amounts, speakers: Sequence[tuple[str, float]], pronounce: Pronounce, seed: int
 ) -> list[Line]:
-    """Every line of one language, test splits first. `speakers` come with their shares."""
-    chance = random.Random(f"{language} {seed}")
-    stock = _stock(texts, language, amounts, pronounce, chance)
+    """Every line of one language, test splits first. `speakers`: names with their shares."""
+    rng = random.Random(f"{language} {seed}")
+    stock = _stock(texts, language, amounts, pronounce, rng)
     known = set(stock.heard)
     familiar = (
         clause for clause in stock.clauses if known.issuperset(w for w in _words(clause, language) if len(w) > 1)
     )
     held_back = list(itertools.islice(familiar, amounts.num_test // 2))
-    drawn = _test_phrases(stock.heard, amounts.num_test - len(held_back), chance)
+    drawn = _test_phrases(stock.heard, amounts.num_test - len(held_back), rng)
     test = [*held_back, *drawn]
-    unheard = _test_phrases(stock.unheard, amounts.num_test, chance)
-    taken = {*test, *(plain_letters(text, language) for text, _ in kept_out(language))}
+    unheard = _test_phrases(stock.unheard, amounts.num_test, rng)
+    taken = {*test, *(normalize_letters(text, language) for text, _ in kept_out(language))}
     count = amounts.num_train + amounts.num_valid
-    clauses = [one for one in stock.clauses if one not in taken and plain_letters(one, language) not in taken]
+    clauses = [one for one in stock.clauses if one not in taken and normalize_letters(one, language) not in taken]
     num_clauses = min(int(CLAUSE_SHARE * count), TIMES_A_CLAUSE * len(clauses))
     chosen = [clauses[place % len(clauses)] for place in range(num_clauses)]
-    phrases = _phrases(stock.heard, count - num_clauses, taken, chance)
+    phrases = _phrases(stock.heard, count - num_clauses, taken, rng)
     learnt = [*chosen, *phrases]
-    chance.shuffle(learnt)
+    rng.shuffle(learnt)
     parts: list[tuple[Split, list[str]]] = [
         ("test", test),
         ("test-unheard", unheard),
@@ -100,11 +100,11 @@ def plan_lines(
         ("train", learnt[amounts.num_valid :]),
     ]
     names, shares = [name for name, _ in speakers], [share for _, share in speakers]
-    return [Line(language, chance.choices(names, shares)[0], text, split) for split, lines in parts for text in lines]
+    return [Line(language, rng.choices(names, shares)[0], text, split) for split, lines in parts for text in lines]
 
 
 def kept_out(language: str) -> list[tuple[str, str]]:
-    """The sentences by which voxgraft evaluates, each with its rare words: no training may hear either."""
+    """Evaluation sentences of voxgraft, each with its rare words; neither may occur in training."""
     path = EVALUATED / f"{language}.tsv"
     if not path.exists():
         return []
@@ -112,21 +112,21 @@ def kept_out(language: str) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in rows]
 
 
-def plain_letters(text: str, language: str) -> str:
-    """What is compared when letters are counted: lower-case words of the language's letters, one space between."""
+def normalize_letters(text: str, language: str) -> str:
+    """Normalize a text for letter error rates: lower case, only the language's letters, single spaces."""
     return " ".join(_words(text, language))
 
 
 def _words(text: str, language: str) -> list[str]:
     folded = unicodedata.normalize("NFC", text.translate(STRAIGHT_MARKS)).lower().translate(FOLDED)
-    if language not in LETTERS:  # a language that has no synthetic speech here: whatever is a letter
+    if language not in LETTERS:  # a language without synthetic speech here: any letter
         return re.findall(r"[^\W\d_]+", folded)
     letters = LETTERS[language]
     inner = f"(?:'[{letters}]+)?" if language == "en" else ""
     return re.findall(f"[{letters}]+{inner}", folded)
 
 
-def _stock(texts: Path, language: str, amounts: Amounts, pronounce: Pronounce, chance: random.Random) -> _Stock:
+def _stock(texts: Path, language: str, amounts: Amounts, pronounce: Pronounce, rng: random.Random) -> _Stock:
     lines = (texts / f"{language}.txt").read_text(encoding="utf-8").splitlines()
     clauses = list(dict.fromkeys(clause for line in lines for clause in clauses_of(line, language)))
     counts = Counter(word for line in lines for word in _words(line, language))
@@ -137,12 +137,12 @@ def _stock(texts: Path, language: str, amounts: Amounts, pronounce: Pronounce, c
     sounds = {word: "".join(pronounce(word, language)) for word in ordered}
     words = _one_spelling_each(ordered, sounds, amounts.num_words)
     candidates = words[min(FREQUENT_WORDS, len(words) // 2) :]
-    unheard = tuple(sorted(chance.sample(candidates, min(amounts.num_unheard, len(candidates) // 2))))
+    unheard = tuple(sorted(rng.sample(candidates, min(amounts.num_unheard, len(candidates) // 2))))
     rare = (word for _, words in kept_out(language) for word in _words(words, language))
     silent = {sounds[word] for word in unheard} | {"".join(pronounce(word, language)) for word in rare}
     heard = tuple(word for word in words if sounds[word] not in silent)
     usable = [c for c in clauses if not any(sounds.get(word, "") in silent for word in _words(c, language))]
-    chance.shuffle(usable)
+    rng.shuffle(usable)
     return _Stock(heard, unheard, tuple(usable))
 
 
@@ -159,7 +159,7 @@ def _one_spelling_each(ordered: Iterable[str], sounds: dict[str, str], count: in
 
 
 def clauses_of(sentence: str, language: str) -> list[str]:
-    """A short sentence as it stands; of a longer one the clauses of two to nine words."""
+    """A short sentence unchanged; of a longer one, the clauses of two to nine words."""
     text = sentence.translate(STRAIGHT_MARKS)
     if language == "am":
         text = text.translate(FOLDED)
@@ -174,19 +174,19 @@ def _is_short(text: str, language: str) -> bool:
     return allowed is not None and 2 <= len(_words(text, language)) <= MAX_CLAUSE_WORDS
 
 
-def _test_phrases(words: Sequence[str], count: int, chance: random.Random) -> list[str]:
-    """Phrases of two to four words in combinations drawn by chance."""
-    return [" ".join(chance.sample(words, chance.randint(2, 4))) for _ in range(count)]
+def _test_phrases(words: Sequence[str], count: int, rng: random.Random) -> list[str]:
+    """Phrases of two to four random words."""
+    return [" ".join(rng.sample(words, rng.randint(2, 4))) for _ in range(count)]
 
 
-def _phrases(words: Sequence[str], count: int, taken: set[str], chance: random.Random) -> list[str]:
-    """Phrases of one to six words in which every word comes about equally often."""
+def _phrases(words: Sequence[str], count: int, taken: set[str], rng: random.Random) -> list[str]:
+    """Phrases of one to six words in which all words are about equally frequent."""
     phrases: list[str] = []
     pool: list[str] = []
     while len(phrases) < count:
-        length = chance.choice(PHRASE_WORDS)
+        length = rng.choice(PHRASE_WORDS)
         if len(pool) < length:
-            pool = chance.sample(words, len(words))
+            pool = rng.sample(words, len(words))
         phrase = " ".join(pool.pop() for _ in range(length))
         if phrase not in taken:
             phrases.append(phrase)

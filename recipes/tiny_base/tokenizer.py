@@ -1,6 +1,6 @@
-"""Spelling with the tiny base's tokenizer where no tokenizer library is at hand, as on the machine that trains it.
+"""Encode text with the tiny base's tokenizer without a tokenizer library, as on the training machine.
 
-Gives the ids that the library gives for the recipe's languages. Learning the pieces is the family's `tokenizer_file`.
+The ids equal those of the library for the recipe's languages. The family's `tokenizer_file` trains the tokens.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from voxgraft.models.tiny.family import TinyTextFrontend
 __all__ = ["Speller"]
 
 SPELT_OUT = 0.15
-"""Share of the words that the base learns letter by letter: single letters are what rare words and grafts lean on."""
+"""Share of words that are encoded letter by letter: rare words and grafts need trained single letters."""
 
 
 class Speller:
-    """A tokenizer document and the text front before it."""
+    """A tokenizer file with its text front end."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._front = TinyTextFrontend()
@@ -33,8 +33,8 @@ class Speller:
         self._whole = re.compile("(" + "|".join(map(re.escape, whole)) + ")")
         self._known: dict[str, list[int]] = {}
 
-    def ids(self, text: str, language: str, chance: random.Random | None = None) -> list[int]:
-        """Ids of a text, the language's tag first. With a `chance` some words are spelled out letter by letter."""
+    def ids(self, text: str, language: str, rng: random.Random | None = None) -> list[int]:
+        """Ids of a text, the language's tag first. With `rng`, some words are encoded letter by letter."""
         found: list[int] = []
         prepared = self._front.prepare(self._front.clean(text), language)
         for part in self._whole.split(prepared):
@@ -42,7 +42,7 @@ class Speller:
                 found.append(self._ids[part])
             else:
                 for word in WORD_PATTERN.findall(part):
-                    spelt_out = chance is not None and chance.random() < SPELT_OUT
+                    spelt_out = rng is not None and rng.random() < SPELT_OUT
                     found += [self._id(letter) for letter in word] if spelt_out else self._word(word)
         return found
 

@@ -1,6 +1,6 @@
 """Train the tiny base: a small T3 on the English and French utterances of the corpus, and write its folder.
 
-`python -m recipes.tiny_base.train_base --size toy OUT` tries all of it in a minute, on made-up codes.
+`python -m recipes.tiny_base.train_base --size toy OUT` tests the training in a minute, on artificial codes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from recipes.tiny_base.base_batches import Example, joined, shelves
+from recipes.tiny_base.base_batches import Example, buckets, concatenate_examples
 from recipes.tiny_base.base_speech import BaseSpeech
-from recipes.tiny_base.base_steps import BaseSettings, Trainer, Validation, told_at_once
+from recipes.tiny_base.base_steps import BaseSettings, Trainer, Validation, print_flushed
 from recipes.tiny_base.corpus import MAKE_COMMAND
 from recipes.tiny_base.tokenizer import Speller
 from tools.random_bases.tiny import build_tokenizer_json
@@ -59,9 +59,9 @@ def train_on(
     out: Path,
     settings: BaseSettings,
 ) -> dict[str, Any]:
-    """Train on codes that are there already; write tokenizer, voices and model. Gives what the card says of it.
+    """Train on existing codes; write tokenizer, voices and model. Returns the facts for the card.
 
-    `speakers` is the table, or the named voice vectors of a base that clones voices; examples then have vectors.
+    `speakers`: the table of speakers, or the named voice vectors of a base that clones voices.
     """
     started = time.monotonic()
     document = _tokenizer(train, settings)
@@ -69,11 +69,11 @@ def train_on(
     speller = Speller(document)
     torch.manual_seed(settings.seed)
     model = _initialised(TinyT3(size, clones_voices=isinstance(speakers, Mapping))).to(settings.device)
-    learnt = [*train, *joined(train, settings.joined_share, settings.seed)]
-    chance = random.Random(f"spelt out {settings.seed}")
-    trainer = Trainer(model, shelves(learnt, speller, size, settings.batch_positions, chance), settings)
+    learnt = [*train, *concatenate_examples(train, settings.joined_share, settings.seed)]
+    rng = random.Random(f"spelt out {settings.seed}")
+    trainer = Trainer(model, buckets(learnt, speller, size, settings.batch_positions, rng), settings)
     measure = Validation(valid, speller, size, settings)
-    told_at_once(f"base: {trainer.about()}, ready after {time.monotonic() - started:.0f} s")
+    print_flushed(f"base: {trainer.about()}, ready after {time.monotonic() - started:.0f} s")
     steps = trainer.run(lambda: measure(model), settings.seconds - (time.monotonic() - started))
     scores = measure(model)
     out.mkdir(parents=True, exist_ok=True)
@@ -86,12 +86,12 @@ def train_on(
     save_model(model.half().cpu(), out / CHECKPOINT_NAME)
     seconds = round(time.monotonic() - started, 1)
     made = {"utterances": len(train), "steps": steps, "seconds": seconds, "seed": settings.seed}
-    told_at_once(f"base: {steps} steps, {seconds} s, held out: {scores}")
+    print_flushed(f"base: {steps} steps, {seconds} s, held out: {scores}")
     return {"trained": {**made, "device": settings.device, "torch": torch.__version__}, "held_out_loss": scores}
 
 
 def write_card(out: Path, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The card of a base folder: what it is, how it was made, the hashes of its files. Later scores may be added."""
+    """Write the card of a base folder: description, training, hashes of the files. Scores can be added later."""
     names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME, CODEC_NAME)
     there = [out / name for name in names if (out / name).exists()]
     card = {
@@ -111,7 +111,7 @@ def write_card(out: Path, more: Mapping[str, Any]) -> dict[str, Any]:
 
 @torch.no_grad()
 def _initialised(model: TinyT3) -> TinyT3:
-    """Small tables and heads; what adds to the residual stream is smaller the deeper the model is."""
+    """Initialize with small tables and heads; residual projections are scaled down with depth."""
     for name, parameter in model.named_parameters():
         if parameter.dim() <= 1:
             continue
@@ -132,7 +132,7 @@ def _tokenizer(train: Sequence[Example], settings: BaseSettings) -> dict[str, An
 
 
 def toy_examples(count: int, seed: int, letters: str = "abcdefgh") -> list[Example]:
-    """Made-up speech: every letter is two codes of its own, differently for either speaker and language."""
+    """Artificial speech: every letter has two codes, which depend on speaker and language."""
     draw = np.random.default_rng(seed)
     words = ["".join(draw.choice(list(letters), 2)) for _ in range(40)]
     examples = []

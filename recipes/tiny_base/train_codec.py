@@ -1,7 +1,7 @@
-"""Train the codec: reconstruct, keep the phones readable in the codes, and sharpen the sound with a critic at the end.
+"""Train the codec with reconstruction losses, a CTC loss on the codes and, at the end, a discriminator.
 
-Sees every language. A codec that clones voices decodes in the voice of another piece of the same speaker, so that the
-voice vector can hold nothing of what is said. Writes nothing: make.py does.
+Trains on every language. A codec that clones voices decodes in the voice of another clip of the same speaker, so that
+the voice vector cannot carry the content. make.py writes the files.
 """
 
 from __future__ import annotations
@@ -16,26 +16,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recipes.tiny_base.codec_losses import Critic, PhoneReader, SpectralLoss, crops, ctc, feature_distance
+from recipes.tiny_base.codec_losses import Discriminator, PhoneHead, SpectralLoss, crops, ctc, feature_matching_loss
 from recipes.tiny_base.corpus import SPEAKERS, Utterance
-from recipes.tiny_base.fitting import Average, Clock, Course, half_precision, optimizer_of, quick_arithmetic, stepped
-from recipes.tiny_base.pile import Batch, Pile, batches, endless, symbols_of
+from recipes.tiny_base.fitting import (
+    TimeBudget,
+    TrainingSetup,
+    WeightEMA,
+    allow_tf32,
+    build_optimizer,
+    half_precision,
+    optimizer_step,
+)
 from recipes.tiny_base.scoring import errors
+from recipes.tiny_base.utterance_buffer import (
+    Batch,
+    UtteranceBuffer,
+    collect_symbols,
+    iter_batches,
+    iter_batches_forever,
+)
 from voxgraft.asr import CTCSymbols, decode_ctc_greedy
 from voxgraft.models.tiny.model import TinyCodec, TinyCodecConfig
 
 __all__ = ["CODEC_SIZES", "CodecSize", "train_codec"]
 
-RATE = 8e-4
-CRITIC_RATE = 3e-4
+LEARNING_RATE = 8e-4
+DISCRIMINATOR_RATE = 3e-4
 MEL_WEIGHT, SPECTRAL_WEIGHT, PHONE_WEIGHT = 2.0, 1.0, 0.5
-CRITIC_WEIGHT, FEATURE_WEIGHT = 0.1, 0.4
-CRITIC_FROM = 0.62
-"""Share of the time after which the critic comes in: it costs more than everything else in a step."""
+ADVERSARIAL_WEIGHT, FEATURE_MATCHING_WEIGHT = 0.1, 0.4
+DISCRIMINATOR_START = 0.62
+"""Share of the training time after which the discriminator is used; it costs more than the rest of a step."""
 REFERENCE_SAMPLES = 48_000
-"""Of the piece whose voice is imitated: 3 s."""
+"""Length of the reference segment for the voice: 3 s."""
 FAINTEST, LOUDEST = 0.4, 1.5
-"""Clips are made fainter or louder, since recordings are."""
+"""Random gain, because the levels of recordings differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,7 @@ class CodecSize:
     config: TinyCodecConfig
     batch_seconds: int
     reader_width: int = 192
-    critic_channels: int = 32
+    discriminator_channels: int = 32
     crop_rows: int = 40
     crop_samples: int = 12_800
 
@@ -55,7 +69,7 @@ CODEC_SIZES = {
         TinyCodecConfig(SPEAKERS, (8, 8, 8, 5), 40, 48, 48, 48, encoder_blocks=(1, 1, 1), decoder_blocks=(1, 1, 1)),
         batch_seconds=12,
         reader_width=48,
-        critic_channels=4,
+        discriminator_channels=4,
         crop_rows=2,
         crop_samples=3_200,
     ),
@@ -69,17 +83,19 @@ class _Training:
     def __init__(self, size: CodecSize, symbols: CTCSymbols, device: torch.device) -> None:
         self.size, self.device = size, device
         self.codec = TinyCodec(size.config).to(device)
-        self.reader = PhoneReader(len(size.config.levels), len(symbols.phones), size.reader_width).to(device)
-        self.critic = Critic(size.critic_channels).to(device)
+        self.reader = PhoneHead(len(size.config.levels), len(symbols.phones), size.reader_width).to(device)
+        self.discriminator = Discriminator(size.discriminator_channels).to(device)
         self.spectral = SpectralLoss().to(device)
         self.parameters = [*self.codec.parameters(), *self.reader.parameters()]
-        self.optimizer = optimizer_of(self.parameters, device)
-        self.critic_parameters = list(self.critic.parameters())
-        self.critic_optimizer = optimizer_of(self.critic_parameters, device, beta2=0.95)
-        self.averages = Average(self.codec), Average(self.reader)
+        self.optimizer = build_optimizer(self.parameters, device)
+        self.discriminator_parameters = list(self.discriminator.parameters())
+        self.discriminator_optimizer = build_optimizer(self.discriminator_parameters, device, beta2=0.95)
+        self.averages = WeightEMA(self.codec), WeightEMA(self.reader)
 
-    def step(self, batch: Batch, clock: Clock, reference: tuple[Tensor, Tensor] | None = None) -> dict[str, Tensor]:
-        """One optimizer step, two where the critic takes part. `reference`: other pieces of the same speakers."""
+    def step(
+        self, batch: Batch, budget: TimeBudget, reference: tuple[Tensor, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """One optimizer step, and one of the discriminator if used. `reference`: other clips of the speakers."""
         counts = -(-batch.lengths // self.codec.samples_per_code)
         encoder = self.codec.speaker_encoder
         with half_precision(self.device):
@@ -92,111 +108,123 @@ class _Training:
         read = ctc(phones, batch.phones, 2 * -(-batch.num_samples // self.codec.samples_per_code), batch.num_phones)
         loss = MEL_WEIGHT * mel + SPECTRAL_WEIGHT * spectral + PHONE_WEIGHT * read
         losses = {"mel": mel, "spectral": spectral, "phones": read}
-        if clock.share > CRITIC_FROM:
-            judged, more = self._judged(made, batch, clock)
+        if budget.share > DISCRIMINATOR_START:
+            judged, more = self._adversarial_step(made, batch, budget)
             loss, losses = loss + judged, losses | more
         loss.backward()
-        stepped(self.optimizer, self.parameters, clock.rate(RATE))
+        optimizer_step(self.optimizer, self.parameters, budget.rate(LEARNING_RATE))
         for average in self.averages:
-            average.take(clock.step)
+            average.update(budget.step)
         return losses
 
-    def _judged(self, made: Tensor, batch: Batch, clock: Clock) -> tuple[Tensor, dict[str, Tensor]]:
+    def _adversarial_step(self, made: Tensor, batch: Batch, budget: TimeBudget) -> tuple[Tensor, dict[str, Tensor]]:
         fake, true = crops([made, batch.waves], batch, self.size.crop_rows, self.size.crop_samples)
         with half_precision(self.device):
-            for_true, for_fake = self.critic(true), self.critic(fake.detach())
-            verdicts = [
-                ((t[-1] - 1).square().mean() + f[-1].square().mean()) for t, f in zip(for_true, for_fake, strict=True)
+            real_maps, fake_maps = self.discriminator(true), self.discriminator(fake.detach())
+            discriminator_losses = [
+                ((t[-1] - 1).square().mean() + f[-1].square().mean()) for t, f in zip(real_maps, fake_maps, strict=True)
             ]
-            torch.stack(verdicts).sum().float().backward()  # type: ignore[no-untyped-call]
-        stepped(self.critic_optimizer, self.critic_parameters, clock.rate(CRITIC_RATE) + 0.1 * CRITIC_RATE)
-        self.critic.requires_grad_(False)
+            torch.stack(discriminator_losses).sum().float().backward()  # type: ignore[no-untyped-call]
+        optimizer_step(
+            self.discriminator_optimizer,
+            self.discriminator_parameters,
+            budget.rate(DISCRIMINATOR_RATE) + 0.1 * DISCRIMINATOR_RATE,
+        )
+        self.discriminator.requires_grad_(False)
         with half_precision(self.device):
-            for_fake = self.critic(fake)
+            fake_maps = self.discriminator(fake)
             with torch.no_grad():
-                for_true = self.critic(true)
-            fooled = torch.stack([(f[-1] - 1).square().mean() for f in for_fake]).sum().float()
-            alike = feature_distance(for_fake, for_true).float()
-        self.critic.requires_grad_(True)
-        judged = CRITIC_WEIGHT * fooled + FEATURE_WEIGHT * alike
-        return judged, {"critic": torch.stack(verdicts).sum(), "fooled": fooled, "alike": alike}
+                real_maps = self.discriminator(true)
+            adversarial = torch.stack([(f[-1] - 1).square().mean() for f in fake_maps]).sum().float()
+            feature_matching = feature_matching_loss(fake_maps, real_maps).float()
+        self.discriminator.requires_grad_(True)
+        judged = ADVERSARIAL_WEIGHT * adversarial + FEATURE_MATCHING_WEIGHT * feature_matching
+        return judged, {
+            "discriminator": torch.stack(discriminator_losses).sum(),
+            "adversarial": adversarial,
+            "feature_matching": feature_matching,
+        }
 
 
 def train_codec(
-    corpus: Sequence[Utterance], setup: Course, size: CodecSize | None = None, human_share: float | None = None
+    corpus: Sequence[Utterance], setup: TrainingSetup, size: CodecSize | None = None, human_share: float | None = None
 ) -> tuple[TinyCodec, dict[str, object]]:
-    """Train for so many seconds and measure; gives the averaged codec in float32 on the device, and what was found.
+    """Train for the given seconds and evaluate; returns the EMA codec in float32 on the device, and a report.
 
-    `human_share`: share of batches that are speakers who are not the recipe's own voices; None takes all clips alike.
+    `human_share`: share of batches with human speakers (all but the recipe's synthetic voices); None: no difference.
     """
     torch.manual_seed(setup.seed)
     device = setup.device
-    quick_arithmetic()
+    allow_tf32()
     train = [utterance for utterance in corpus if utterance.split == "train"]
-    symbols = symbols_of(train)
-    pile = Pile(train, symbols, device)
-    setup.tell(f"codec: {len(train):,} utterances on {device}")
+    symbols = collect_symbols(train)
+    utterance_buffer = UtteranceBuffer(train, symbols, device)
+    setup.log(f"codec: {len(train):,} utterances on {device}")
     chosen = size or CODEC_SIZES[setup.size]
     training = _Training(chosen, symbols, device)
-    clock = Clock("codec", setup.seconds, setup.tell)
-    chance = np.random.default_rng(setup.seed)
-    stream = mixed_batches(pile, chosen.batch_seconds * 16_000, human_share, chance)
+    budget = TimeBudget("codec", setup.seconds, setup.log)
+    rng = np.random.default_rng(setup.seed)
+    stream = mixed_batches(utterance_buffer, chosen.batch_seconds * 16_000, human_share, rng)
     clones = chosen.config.voice_vector > 0
-    while clock.share < 1.0:
+    while budget.share < 1.0:
         places, num_samples = next(stream)
-        batch = pile.batch(places, num_samples)
+        batch = utterance_buffer.batch(places, num_samples)
         reference = None
         if clones:
-            gain = torch.from_numpy(chance.uniform(FAINTEST, LOUDEST, (len(places), 1))).float().to(device)
+            gain = torch.from_numpy(rng.uniform(FAINTEST, LOUDEST, (len(places), 1))).float().to(device)
             batch = replace(batch, waves=(batch.waves * gain).clamp(-1, 1))
-            reference = pile.crops(other_places(pile, places, chance), REFERENCE_SAMPLES, chance)
-        clock.tick(training.step(batch, clock, reference))
+            reference = utterance_buffer.crops(
+                pick_reference_clips(utterance_buffer, places, rng), REFERENCE_SAMPLES, rng
+            )
+        budget.count_step(training.step(batch, budget, reference))
     codec, reader = (training.averages[0].model, training.averages[1].model)
-    report = measured(codec, reader, [u for u in corpus if u.split == "valid"], symbols, device)
-    report |= {"steps": clock.step, "seconds": round(clock.elapsed), "seed": setup.seed}
-    setup.tell(f"codec: {clock.step:,} steps; {json.dumps(report)}")
+    report = evaluate_codec(codec, reader, [u for u in corpus if u.split == "valid"], symbols, device)
+    report |= {"steps": budget.step, "seconds": round(budget.elapsed), "seed": setup.seed}
+    setup.log(f"codec: {budget.step:,} steps; {json.dumps(report)}")
     return codec, report
 
 
 def mixed_batches(
-    pile: Pile, budget_samples: int, human_share: float | None, chance: np.random.Generator
+    utterance_buffer: UtteranceBuffer, budget_samples: int, human_share: float | None, rng: np.random.Generator
 ) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Batches without end, each of the recipe's own voices or of people, so many of them of people."""
-    is_human = pile.speakers.cpu().numpy() >= len(SPEAKERS)
+    """Endless batches, each of synthetic or of human speech, with the given share of human ones."""
+    is_human = utterance_buffer.speakers.cpu().numpy() >= len(SPEAKERS)
     if human_share is None or is_human.all() or not is_human.any():
-        yield from endless(pile.lengths, budget_samples, chance)
+        yield from iter_batches_forever(utterance_buffer.lengths, budget_samples, rng)
     groups = [np.flatnonzero(~is_human), np.flatnonzero(is_human)]
-    streams = [endless(pile.lengths[group], budget_samples, chance) for group in groups]
+    streams = [iter_batches_forever(utterance_buffer.lengths[group], budget_samples, rng) for group in groups]
     while True:
-        at = int(chance.random() < (human_share or 0.0))
+        at = int(rng.random() < (human_share or 0.0))
         places, num_samples = next(streams[at])
         yield groups[at][places], num_samples
 
 
-def other_places(pile: Pile, places: NDArray[np.int64], chance: np.random.Generator) -> NDArray[np.int64]:
-    """For each clip another one of its speaker; itself where the speaker has no other."""
+def pick_reference_clips(
+    utterance_buffer: UtteranceBuffer, places: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """For each clip another clip of its speaker; the clip itself if the speaker has no other."""
     found = places.copy()
     for row, place in enumerate(places.tolist()):
-        own = pile.of_speaker(int(pile.speaker_numbers[place]))
+        own = utterance_buffer.of_speaker(int(utterance_buffer.speaker_numbers[place]))
         if len(own) > 1:
             # One of the others: those behind the clip's own place move up by one.
-            drawn = int(chance.integers(len(own) - 1))
+            drawn = int(rng.integers(len(own) - 1))
             found[row] = own[drawn + (drawn >= int(np.searchsorted(own, place)))]
     return found
 
 
 @torch.no_grad()
-def measured(
-    codec: TinyCodec, reader: PhoneReader, valid: Sequence[Utterance], symbols: CTCSymbols, device: torch.device
+def evaluate_codec(
+    codec: TinyCodec, reader: PhoneHead, valid: Sequence[Utterance], symbols: CTCSymbols, device: torch.device
 ) -> dict[str, object]:
     """How far the made speech is from the true, how many codes are used, and the phones that the codes alone give."""
-    pile = Pile(valid, symbols, device)
+    utterance_buffer = UtteranceBuffer(valid, symbols, device)
     spectral = SpectralLoss().to(device)
     used = torch.zeros(codec.num_codes, device=device)
     mels: list[float] = []
     pairs: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
-    for places, num_samples in batches(pile.lengths, 64 * 16_000, None):
-        batch = pile.batch(places, num_samples)
+    for places, num_samples in iter_batches(utterance_buffer.lengths, 64 * 16_000, None):
+        batch = utterance_buffer.batch(places, num_samples)
         counts = -(-batch.lengths // codec.samples_per_code)
         digits = codec.digits.rounded(codec.latents(batch.waves, counts))
         inside = frame_numbers(codec.digits.numbers(digits), counts)
@@ -204,8 +232,12 @@ def measured(
         encoder = codec.speaker_encoder
         voices = batch.speakers
         if encoder is not None:
-            others = other_places(pile, places, np.random.default_rng(0))
-            voices = encoder(*pile.waves(others, int(pile.lengths[others].max() + -pile.lengths[others].max() % 160)))
+            others = pick_reference_clips(utterance_buffer, places, np.random.default_rng(0))
+            voices = encoder(
+                *utterance_buffer.waves(
+                    others, int(utterance_buffer.lengths[others].max() + -utterance_buffer.lengths[others].max() % 160)
+                )
+            )
         made = codec.decoder(digits, voices, counts)[:, : batch.waves.shape[1]]
         mels.append(float(spectral(made, batch.waves, batch.lengths.sum())[0]))
         scores = reader(codec.digits.scale_digits(digits), counts)

@@ -328,7 +328,7 @@ DAMAGED = [
         Damage("rows overwritten", family, _overwritten, "REPAIR", ("base-rows-changed",), "text rows were changed")
         for family in (T3, INDEX)
     ),
-    Damage("spare row on the first new piece", INDEX, _spare_copied, "REPAIR", ("spare-row-copied",), "spare row"),
+    Damage("spare row on the first new token", INDEX, _spare_copied, "REPAIR", ("spare-row-copied",), "spare row"),
     Damage("spare row counted twice", INDEX, _spare_twice, "REPAIR", ("spare-counted-twice",), "spare row too many"),
     *(
         Damage("head not extended", family, _head_left, "REPAIR", ("head-not-grown",), "but not the head")
@@ -338,8 +338,8 @@ DAMAGED = [
         Damage("new rows still noise", family, _noise, FRESH, ("new-rows-random",), "was not learned")
         for family in (T3, INDEX)
     ),
-    Damage("three sizes", T3, _three_numbers, "REPAIR", ("ids-past-table",), "more pieces than it has rows for"),
-    Damage("no new rows", T3, _not_grown, "REPAIR", ("ids-past-table",), "no rows for the new pieces"),
+    Damage("three sizes", T3, _three_numbers, "REPAIR", ("ids-past-table",), "more tokens than it has rows for"),
+    Damage("no new rows", T3, _not_grown, "REPAIR", ("ids-past-table",), "no rows for the new tokens"),
     Damage("backbone moved", T3, body_at(0.1), "REPAIR", ("body-changed",), "the backbone changed by 10.0%"),
     Damage("backbone moved", INDEX, body_at(0.1), "REPAIR", ("body-changed",), "the backbone changed by 10.0%"),
     Damage("another backbone", T3, body_at(0.5), FRESH, ("body-changed",), "the backbone is another one"),
@@ -407,7 +407,7 @@ DAMAGED = [
     ),
     Damage("flat map", T3, _flat_map, FRESH, ("tokenizer-flat-map",), "a flat map instead of a tokenizer"),
     Damage("standalone tokenizer", INDEX, _standalone, FRESH, ("special-ids-moved",), "assigns all ids again"),
-    Damage("no single characters", INDEX, _no_letters, FRESH, ("proof-unknown-letters",), "have no piece"),
+    Damage("no single characters", INDEX, _no_letters, FRESH, ("proof-unknown-letters",), "have no token"),
     Damage("old text encoded differently", INDEX, _interleaved, "RESUME", ("proof-changed",), "encodes old languages"),
     Damage("padded codes", INDEX, _padded, FRESH, ("prepared-codes-padded",), "trained on padding"),
     Damage("wrong start and stop", INDEX, _start_stop, FRESH, ("config-start-stop",), "wrong start and stop ids"),

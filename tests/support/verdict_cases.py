@@ -923,9 +923,9 @@ CASES: list[Case] = [
     Case("shards without an index", T3, sharded("no index"), RESUME, "", "nothing is wrong"),
     *_for_both("shards, rows changed", sharded(damaged=True), REPAIR, "base-rows-shrunk", "weight decay"),
     Case("a shard missing", T3, sharded(without=1), FRESH, "checkpoint-shards", "cannot be read"),
-    *_for_both("shards of the base, not grown", sharded(grown=False), REPAIR, "ids-past-table", "more pieces than"),
-    *_for_both("tokenizer grown since", grown_after(40), REPAIR, "ids-past-table", "more pieces than"),
-    *_for_both("tokenizer grown by one", grown_after(1), REPAIR, "", "more pieces than"),
+    *_for_both("shards of the base, not grown", sharded(grown=False), REPAIR, "ids-past-table", "more tokens than"),
+    *_for_both("tokenizer grown since", grown_after(40), REPAIR, "ids-past-table", "more tokens than"),
+    *_for_both("tokenizer grown by one", grown_after(1), REPAIR, "", "more tokens than"),
     Case("grown since, spare lost", INDEX, grown_after(9, with_spare=False), REPAIR, "ids-past-table", "more pieces"),
     *_for_both("grown since, head decayed", grown_after(12, damaged=True), REPAIR, "base-rows-shrunk", "more pieces"),
     Case(

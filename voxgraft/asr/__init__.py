@@ -104,8 +104,10 @@ class CommandRecognizer:
         except ValueError as fault:
             raise ConfigError("recognizer-unknown", f"the command {command!r} cannot be parsed: {fault}") from fault
         if not any(WAV_PLACEHOLDER in word for word in self._words[1:]):
-            found = f"the command {command!r} has no place for the file"
-            raise ConfigError("recognizer-unknown", found, expected="an argument with {wav} in it")
+            found = f"the command {command!r} does not contain {{wav}}"
+            raise ConfigError(
+                "recognizer-unknown", found, expected="the argument {wav}, which is replaced by the path of a WAV file"
+            )
         self.name = f"command:{command}"
         if shutil.which(self._words[0]) is None:
             raise _recognizer_failed_error(self.name, f"program {self._words[0]} not found")
@@ -193,7 +195,7 @@ class WhisperRecognizer:
                 # Without the text before: one loop would otherwise lead to the next.
                 pieces, _ = self._model.transcribe(samples, language=code, condition_on_previous_text=False)
             except ValueError as fault:  # how the package says that it does not know a language
-                found = f"it does not know the language {language!r}: {fault!s:.300}"
+                found = f"the Whisper model does not support the language {language!r}: {fault!s:.300}"
                 raise ConfigError("recognizer-language", found, where=self.name) from fault
             transcripts.append(Transcript(" ".join(" ".join(piece.text for piece in pieces).split()), None))
         return transcripts

@@ -203,7 +203,7 @@ def align_symbols(meant: str, heard: str) -> NDArray[np.int64]:
     # Neighbouring rows must share columns, also if a short text is compared with thousands of sounds.
     band = min(columns, max(MIN_BAND, columns // 5, 2 * (columns // rows + 1)))
     if rows * band > MAX_CELLS:
-        message = f"a text of {rows:,} sounds and a recording of {columns:,}"
+        message = f"the text has {rows:,} sounds and the recording {columns:,}"
         raise TextError("align-too-long", message, expected=f"at most {MAX_CELLS // band:,} sounds at once")
     codes = {symbol: at for at, symbol in enumerate(dict.fromkeys(meant + heard))}
     text, said = (np.array([codes[symbol] for symbol in one], np.int32) for one in (meant, heard))
@@ -428,7 +428,7 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
     recognizer = open_recognizer(settings.recognizer)
     matcher = TextMatcher.build(recognizer, settings.language)
     if matcher is not None and not any(map(matcher.encode, sentences)):
-        found = f"no letter of {settings.text.name} is one of {settings.language}"
+        found = f"{settings.text.name} contains no letter of the language {settings.language!r}"
         raise TextError("text-other-script", found, where=settings.text)
     heard = transcribe_recording(settings.recording, recognizer, settings.language, MAX_PHRASE_SECONDS, matcher)
     if not heard.symbols:

@@ -69,7 +69,12 @@ def transcribe_clips(
     code, by_sound = resolve_recognizer_language(recognizer, language)
     if by_sound and not isinstance(recognizer, BuiltInRecognizer):
         expected = ", ".join(sorted(recognizer.languages or ()))
-        raise ConfigError("recognizer-language", f"language {language!r}", expected=expected, where=recognizer.name)
+        raise ConfigError(
+            "recognizer-language",
+            f"the recognizer does not support the language {language!r}",
+            expected=expected,
+            where=recognizer.name,
+        )
     rate = recognizer.sample_rate or max(rates)
     ready = []
     for wave, own in zip(waves, rates, strict=True):

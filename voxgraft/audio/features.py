@@ -223,7 +223,7 @@ def validate_waveforms(waves: Sequence[Waveform], limits: WaveformLimits) -> lis
     """Every clip checked as by `validate_waveform`; the error names the first that does not fit."""
     given: object = waves  # an array is a sequence too: of samples, or of channels
     if isinstance(given, Tensor | np.ndarray):
-        found = f"one array {list(given.shape)} instead of a list of clips"
+        found = f"one array of shape {list(given.shape)} instead of a list of clips"
         raise AudioError("audio-shape", found, expected="a list of waveforms", cure="put the waveform into a list.")
     return [validate_waveform(wave, limits, f"clip {number} of {len(waves)}") for number, wave in enumerate(waves, 1)]
 
@@ -239,7 +239,7 @@ def validate_waveform(wave: Waveform, limits: WaveformLimits, where: str = "") -
         kind = f"an array of {wave.dtype}" if isinstance(wave, np.ndarray) else f"a {type(wave).__name__}"
         raise AudioError("audio-shape", kind, expected=expected, where=where)
     if not wave.dtype.is_floating_point or wave.dim() != 1:
-        found = f"a tensor {list(wave.shape)} of {str(wave.dtype).removeprefix('torch.')}"
+        found = f"a tensor of shape {list(wave.shape)} and type {str(wave.dtype).removeprefix('torch.')}"
         raise AudioError("audio-shape", found, expected=expected, where=where)
     samples = wave.detach().to("cpu", torch.float32)
     found = limits.describe(len(samples)) if len(samples) else "no samples"

@@ -47,7 +47,7 @@ def read_audio(
             found_rate, seconds = int(file.samplerate), file.frames / max(1, file.samplerate)
             if max_seconds is not None and seconds > max_seconds:
                 expected = f"at most {max_seconds:g} s"
-                raise AudioError("audio-too-long", f"{path.name} has {seconds:,.0f} s", expected=expected, where=path)
+                raise AudioError("audio-too-long", f"{path.name} lasts {seconds:,.0f} s", expected=expected, where=path)
             if file.frames * file.channels > MAX_DECODED_SAMPLES:
                 found = f"{path.name} has {file.frames:,} samples in {file.channels:,} channels"
                 raise FileError("file-too-large", found, expected=f"at most {MAX_DECODED_SAMPLES:,}", where=path)
@@ -65,8 +65,8 @@ def resample(samples: AudioSamples, from_hz: int, to_hz: int) -> AudioSamples:
     if from_hz == to_hz or not len(samples):
         return samples
     if not MIN_SAMPLE_RATE <= from_hz <= MAX_SAMPLE_RATE:  # at 1 Hz a short file would become hours of samples
-        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
-        raise AudioError("audio-shape", f"the sample rate is {from_hz:,}", expected=expected)
+        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"
+        raise AudioError("audio-shape", f"the sample rate is {from_hz:,} Hz", expected=expected)
     import soxr
 
     return np.ascontiguousarray(soxr.resample(samples.astype(np.float32, copy=False), from_hz, to_hz), np.float32)
@@ -157,7 +157,7 @@ class MediaReader:
                     rate = frame.sample_rate
                     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
                         found = f"{self.path.name} has a sample rate of {rate:,} Hz"
-                        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
+                        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,} Hz"
                         raise AudioError("media-rate", found, expected=expected, where=self.path)
                     if rate != self.rate:
                         resampler = soxr.ResampleStream(rate, self.rate, 1, dtype="float32", quality="HQ")

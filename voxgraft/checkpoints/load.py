@@ -232,7 +232,7 @@ def open_checkpoint(path: Path, *, legacy: bool = False) -> Checkpoint:
             code, found = "checkpoint-pickle", "a bare pickle"
         else:
             kind = next((kind for magic, kind in OTHER_FORMATS.items() if head.startswith(magic)), "")
-            code, found = "checkpoint-unknown", kind or "neither safetensors nor a torch file, or it is damaged"
+            code, found = "checkpoint-unknown", kind or "neither a safetensors file nor a torch file, or it is damaged"
         raise CheckpointError(code, f"{path.name} is {found}", where=path)
     except BaseException:
         source.close()
@@ -418,7 +418,7 @@ def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[NDArray[np
 _TRANSPOSE_SAMPLE_ROWS = 256
 # No tokenizer has more pieces. A hostile file can state any number, in a few bytes, and every row is looked at.
 MAX_TABLE_ROWS = 1 << 20
-# Median cosine with the base's rows: a table that was trained on, or whose rows have shrunk, is still recognised.
+# Median cosine with the base's rows: a table that was trained on, or whose rows have shrunk, is still recognized.
 _MIN_TRANSPOSE_COSINE = 0.9
 
 
@@ -427,7 +427,7 @@ def forms_of(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the tensors that are float64, and of the text tables (`tables`) and matrices that are transposed.
 
-    Without the base only float64 is recognised.
+    Without the base only float64 is recognized.
     """
     own = base.tensors if base is not None else {}
     doubles = tuple(

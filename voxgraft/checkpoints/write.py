@@ -453,7 +453,7 @@ def _fit_table(checkpoint: Checkpoint, name: str, table: TableGrowth) -> TensorG
     rows = table.base_rows + table.spare_rows
     if min(table.base_rows, table.spare_rows) < 0 or info.shape[0] != rows:
         found = f"{name} has {info.shape[0]:,} rows"
-        expected = f"{rows:,}: {table.base_rows:,} pieces and {table.spare_rows} spare"
+        expected = f"{rows:,}: {table.base_rows:,} tokens and {table.spare_rows} spare"
         raise _growth_error("growth-rows", found, checkpoint, expected=expected)
     if new.dtype != np.float32 or new.ndim != len(info.shape) or new.shape[1:] != info.shape[1:]:
         found = f"the new rows of {name} are {new.dtype} {list(new.shape)}"

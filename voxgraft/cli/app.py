@@ -146,7 +146,9 @@ def translate_usage_error(error: CycloptsError, commands: Sequence[CliCommand]) 
                 command.name.removeprefix(start).split(" ")[0] for command in commands if command.name.startswith(start)
             ]
             names = list(dict.fromkeys(names))
-            hint = find_nearest_name(word, names)
+            # A subcommand without its group, such as `import` for `data import`, before a name that is only similar.
+            nested = [command.name for command in commands if command.name.endswith(f" {word}")]
+            hint = nested[0] if nested and not start else find_nearest_name(word, names)
             cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"use one of: {', '.join(names)}."
             found = f"there is no command `{start}{word}`"
             return ConfigError("usage-unknown-verb", found, where=COMMAND_LINE_ORIGIN, cure=cure)
@@ -156,6 +158,9 @@ def translate_usage_error(error: CycloptsError, commands: Sequence[CliCommand]) 
             if command is not None:
                 known += [name for leaf in command.leaves() for name in command.flag_names(leaf)]
             hint = find_nearest_name(flag.replace("_", "-"), known)
+            if hint is None:  # `--steps` for `--train.steps`
+                by_end = {name.rpartition(".")[2]: name for name in known if "." in name}
+                hint = by_end.get(find_nearest_name(flag.lstrip("-"), [*by_end]) or "")
             cure = f"did you mean `{hint}`?" if hint else help_hint
             from voxgraft.config.train_options import RENAMED_SETTINGS
 

@@ -62,7 +62,7 @@ class NewSettings(Settings):
     family: FamilyOfBase = None
     texts: LanguageTexts = ()
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, which `go` imports. Default of --texts: their texts."""
+    """Recordings with subtitles or transcripts for `go` to import. Without --texts, the tokenizer uses their texts."""
     speaker: str | None = None
     """Speaker name, if all sources have the same speaker. Default: names in the sources, else see --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
@@ -90,9 +90,9 @@ class CheckSettings(RunSettings):
     checkpoint: Path | None = None
     """Extended or trained checkpoint to check against the base and the tokenizer."""
     base_config: Path | None = None
-    """Config of another trainer, or a file with its command line. Checked are sizes, learning rates and frozen rows."""
+    """Config of another trainer, or a file with its command line, to check sizes, learning rates and frozen rows."""
     prepared: Path | None = None
-    """Prepared data of another trainer (text_ids/*.npy). Checked are the text ids."""
+    """Prepared data of another trainer (text_ids/*.npy). Its text ids are checked."""
     speak: bool = False
     """Check the base itself: compare its files with the published ones, and speak up to three of its languages."""
     voice: Path | None = None
@@ -141,7 +141,7 @@ class TokenizerTrainSettings(Settings):
     base: BaseTokenizer
     family: FamilyOfFiles = None
     language: str = Field(pattern=LANGUAGE_PATTERN)
-    """Code of the new language, for example am, ti, km."""
+    """Language code (ISO 639) of the new language, for example am for Amharic."""
     texts: tuple[Path, ...] = Field(min_length=1)
     """Text files of the new language, one sentence per line."""
     output: Path = Path("additions.json")
@@ -190,7 +190,7 @@ class TokenizerShowSettings(Settings):
 
 
 class DataTextSettings(Settings):
-    """Texts to normalise."""
+    """Texts to normalize, and their language."""
 
     language: str = Field(pattern=LANGUAGE_PATTERN)
     """Language of the texts. It selects the rules."""
@@ -238,7 +238,7 @@ class PlotSettings(Settings):
     runs: tuple[Path, ...] = Field(min_length=1)
     """Folders of runs, also while they train. With several runs, their held-out losses are compared."""
     output: Path | None = None
-    """Name of the PNG and SVG files, without suffix. Default: curves in the run folder, or here for several runs."""
+    """Name of the PNG and SVG files, without suffix. Default: curves, in the run folder or, for several runs, here."""
     overwrite: bool = False
     """Replace existing files. Those in a run folder are always replaced."""
 
@@ -359,7 +359,7 @@ class SpeakSettings(Settings):
     split: bool = True
     """Split long texts into sentences, and long sentences into parts."""
     pause: float = Field(0.3, ge=0, le=10)
-    """Silence after a sentence, in seconds. Parts of a sentence: half of this value. Paragraphs: twice this value."""
+    """Silence after a sentence, in seconds. Between parts of a sentence: half; between paragraphs: double."""
     batch: int = Field(16, ge=1, le=1024)
     """Number of segments per batch."""
     output: Path | None = None
@@ -497,11 +497,11 @@ class ExportSettings(Settings):
     model: Path
     """Folder of a run, or folder of a graft (then --base is required)."""
     to: ExportKind | None = None
-    """Target: graft (to share), peft, or an original package. Default: graft; that package for train.mode merged."""
+    """Target: graft (to share), peft, or an original package. Default: graft; with train.mode merged, that package."""
     drop_in: bool = False
-    """Chatterbox: write a model of the original size, for the new language only, which the original package loads."""
+    """Chatterbox: write a model that the original package loads unchanged. It speaks only the new language."""
     parts: ExportParts = "both"
-    """Checkpoints: extended (no adapter, for old languages), merged (adapter added, for the new language), or both."""
+    """Checkpoints: extended (without adapter, for old languages), merged (with it, for the new language), or both."""
     base: Path | None = None
     """Folder of the base. Default: the run's base."""
     family: FamilyOfBase = None
@@ -625,7 +625,7 @@ class DiagnoseSettings(Settings):
     report: bool = True
     """Write the report: report.html, diagnosis.png and diagnosis.json."""
     output: Path | None = None
-    """Folder of the report. It must not exist. Default: diagnosis-NAME here, for example diagnosis-model.pth."""
+    """New folder for the report. Default: diagnosis-NAME in the current folder, for example diagnosis-model.pth."""
     overwrite: bool = False
     """Replace the report folder if it exists."""
     listen: bool = False
@@ -653,9 +653,9 @@ class RepairSettings(Settings):
     only: tuple[RepairName, ...] = ()
     """Parts to repair: rows, spare, head, missing, grow, body. Default: what `diagnose` names."""
     body: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Interpolate the backbone between the base (0) and the tuned model (1)."""
+    """Interpolation weight of the backbone: 0 is the base, 1 is the tuned model."""
     choose: bool = False
-    """Choose the value of --body with a recognizer, if the base has a vocoder."""
+    """Choose the value of --body with a recognizer. The base needs a vocoder."""
     points: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field((0.0, 0.25, 0.5, 0.75, 1.0), min_length=1)
     """With --choose: values of --body to try."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)

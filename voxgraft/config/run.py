@@ -54,7 +54,9 @@ BaseFolder = Annotated[
 FamilyOfBase = Annotated[FamilyName | None, Field(description="Model family. Default: detected from the base folder.")]
 NewLanguage = Annotated[
     str | None,
-    Field(pattern=LANGUAGE_PATTERN, description="Code of the new language, for example am, ti, km."),
+    Field(
+        pattern=LANGUAGE_PATTERN, description="Language code (ISO 639) of the new language, for example am for Amharic."
+    ),
 ]
 LanguageTexts = Annotated[
     tuple[Path, ...],
@@ -123,7 +125,7 @@ class TokenizerSettings(VocabularySettings):
 
 
 class RowSettings(Settings):
-    """Initialization of the new rows."""
+    """Initialization of the new embedding rows."""
 
     init: RowInit = Field(
         "romanised",

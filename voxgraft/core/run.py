@@ -348,7 +348,7 @@ class RunJournal:
             entry = _JSON_DECODER.decode(line.decode("utf-8"))
             if isinstance(entry, dict) and isinstance(entry.get("kind"), str) and type(entry.get("step")) is int:
                 return entry
-            reason = "not an object with `kind` and `step`"
+            reason = "it is not an object with `kind` and `step`"
         except (ValueError, RecursionError) as error:  # what is not UTF-8, not JSON, or has a number without end
             reason = str(error).splitlines()[0]
         found = f"line {number} is damaged: {reason}"

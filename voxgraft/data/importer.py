@@ -387,7 +387,7 @@ def _read_source_rows(
         first = seen.setdefault((row.audio, row.start), replace(row, data=None))
         if first.line != row.line and row.data is None and row.end == first.end:
             code = "table-duplicate" if row.text == first.text else "table-double-id"
-            found = f"{row.audio} is on line {first.line} already: {first.text!r:.60}, and here {row.text!r:.60}"
+            found = f"{row.audio} is also on line {first.line}: {first.text!r:.60} there, {row.text!r:.60} here"
             problems.append(SourceProblem(code, found, source.text.name, row.line))
             continue
         yield row

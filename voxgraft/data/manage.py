@@ -433,7 +433,7 @@ def data_text(settings: DataTextSettings) -> SimpleResult:
     """Normalize sentences of the command line and of files."""
     if not settings.text and not settings.texts:
         cure = "give sentences, or files with one sentence per line with --texts."
-        raise ConfigError("config-missing", "there is no text to normalise", cure=cure)
+        raise ConfigError("config-missing", "there is no text to normalize", cure=cure)
     for text in settings.text:
         if not is_encodable_text(text):  # invalid bytes of the command line arrive as lone surrogates
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")

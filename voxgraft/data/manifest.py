@@ -214,7 +214,7 @@ class DatasetSummary:
     reviewed: Counter[str] = field(default_factory=Counter)
     """Clips by what a person has decided, used or not; likewise below."""
     machine_made: int = 0
-    """Texts of a recognizer that nobody has reviewed."""
+    """Texts of a recognizer that have not been reviewed."""
 
     @classmethod
     def of(cls, clips: Iterable[ManifestClip]) -> DatasetSummary:

@@ -198,7 +198,7 @@ class ReviewTable:
             return self.stamp
 
     def rows(self) -> list[ManifestClip]:
-        """All clips, those that disagree most with what was heard first; clips that were not verified in their order.
+        """All clips, those that disagree most with their transcript first; clips that were not verified in their order.
 
         An edited clip keeps its place: that of the text before, until it is verified again.
         """
@@ -228,7 +228,7 @@ class ReviewTable:
                     at = max(at, after)
             made = decide(clip, decision, text, at.isoformat(timespec="microseconds"))
             if made is not clip and (clip.text, str(clip.other.get(TIME_KEY) or "")) != (seen["text"], seen["at"]):
-                found = f"{clip.id} has another text or another decision now"
+                found = f"the text of {clip.id}, or the decision about it, was changed"
                 raise FileError("review-changed", found, where=self.dataset.manifest)
             return made
 
@@ -245,7 +245,7 @@ class ReviewTable:
             times = [clip.other.get(TIME_KEY), *(entry.get(TIME_KEY) for entry in history)]
             if _is_time(at) and at not in times and len(history) < MAX_HISTORY:
                 return clip
-            found = f"the decision about {name} is not the newest one any more"
+            found = f"there is a newer decision about {name}"
             raise FileError("review-changed", found, where=self.dataset.manifest)
 
         return self._save(name, change)

@@ -583,7 +583,11 @@ def dedupe_rolling_captions(cues: Sequence[Cue], name: str) -> tuple[list[Cue], 
         if flash or not any(_plain_word(word) for word in new):
             problems.append(
                 SourceProblem(
-                    "subtitle-repeats", f"the same as before: {cue.text!r:.120}", name, cue.line, cue.last_line
+                    "subtitle-repeats",
+                    f"the same text as the previous subtitle: {cue.text!r:.120}",
+                    name,
+                    cue.line,
+                    cue.last_line,
                 )
             )
             if kept and rolling and not flash:

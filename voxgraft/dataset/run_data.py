@@ -471,7 +471,7 @@ class RunContext:
 
     @property
     def rules(self) -> TextRules:
-        """Text rules of the graft. How others normalised their texts is not known: those are read as they are."""
+        """Text rules of the graft. How others normalized their texts is not known: those are read as they are."""
         if self.graft is not None and (self.grown is None or self.grown.sha256 == self.graft.tokenizer.sha256):
             return self.graft.card.rules
         tokenizer_rules = find_text_rules(self.grown.path) if self.grown is not None else None

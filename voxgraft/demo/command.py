@@ -342,7 +342,7 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     other_tokenizer = open_tokenizer(tokenizer_path)
     other_encoder = replace(writer.text_encoder, grown=other_tokenizer)
     runner.chapter(
-        f"data/train again, encoded with {other_tokenizer.path.name}, which also has {other_tokenizer.size:,} pieces"
+        f"data/train again, encoded with {other_tokenizer.path.name}, which also has {other_tokenizer.size:,} tokens"
     )
     writer.write("train", "train", clips, other_encoder)
     report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
@@ -504,10 +504,11 @@ class DemoRunner:
             result = graft(load_command_settings(GraftSettings, self.run))
         counts, proof = result.counts, result.proof.counts
         # Nothing is promised for sentences that the base itself cannot spell in full.
+        total = proof.same + proof.changed
         summary = (
-            f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base encodes"
+            f"old text is encoded as before: {proof.same:,} of {total:,} sentences that the base encodes in full; "
         )
-        summary += f" in full; {proof.base_unknown:,} more contain characters that it cannot encode and are not counted"
+        summary += f"{proof.base_unknown:,} more contain characters that it cannot encode and are not counted"
         progress.report_lines([f"{counts.new_pieces:,} new rows; {summary}"] if result.folder else result.lines())
         return result
 

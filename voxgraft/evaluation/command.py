@@ -431,10 +431,10 @@ def _load_sentence_sets(
             sets.pop(new, None)
             sets = {new: found.spread(settings.max_sentences), **sets}
     if new is not None and new not in sets:
-        missing = f"no sentences in {new}: no built-in ones, and no held-out texts in the dataset"
+        missing = f"there are no built-in sentences in {new!r}, and no held-out texts in the dataset"
         raise ConfigError("sentences-missing", missing, expected=f"--sentences {new}.txt", where=settings.model)
     if not sets:
-        missing = "no sentences in any language of the base"
+        missing = "there are no sentences in any language of the base"
         raise GraftError("sentences-missing", missing, where=settings.model)
     return sets
 
@@ -490,7 +490,7 @@ def draw_comparison(
             if error.low is not None and error.high is not None:
                 axes.plot([across(error.low), across(error.high)], [y, y], color=color, linewidth=1.2, alpha=0.45)
             axes.plot([x], [y], marker, color=color, markersize=8, zorder=3, clip_on=False)
-            # Letters that no font has are romanised first: labels are placed by the length that is drawn.
+            # Letters that no font has are romanized first: labels are placed by the length that is drawn.
             names.append(make_text_renderable(name))
             positions.append((x, y))
             modes.append(mode)

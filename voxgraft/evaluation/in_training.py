@@ -354,7 +354,7 @@ class InTrainingEvaluation(Callback):
 
 
 class SpokenSteps(Callback):
-    """Synthesises held-out texts with two saved steps and counts failures. No recogniser is used.
+    """Synthesises held-out texts with two saved steps and counts failures. No recognizer is used.
 
     Both say the same texts with the same voices and the same seeds. Afterwards the weights are the last step's.
     """

@@ -1,7 +1,7 @@
 """Measure a model against its base: what both say of the same sentences, and what the base has kept.
 
 Retention is proven bit for bit on speech logits. Held-out recordings give losses and the usual pace of speech; the
-recogniser's error on recordings and on codec output is the mark that speech can reach.
+recognizer's error on recordings and on codec output is the mark that speech can reach.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WHO_RECORDINGS, WHO_CODEC = "recordings", "codec"
 GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "given recordings", "original recordings of the sentences"
 CONTROL_TITLE = "control: compared with other sentences"
 NEW_LANGUAGE_KL_REASON = "the base is compared only in its own languages"
-# What one system said in one language; no waves without a vocoder, nothing heard without a recogniser.
+# What one system said in one language; no waves without a vocoder, nothing heard without a recognizer.
 SystemSpeech = tuple[Sequence[SpokenSentence], Sequence[Wave] | None, Sequence[Transcript] | None]
 
 
@@ -260,7 +260,7 @@ def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, langua
         return dict.fromkeys(LOSS_MEASURES, unmeasured_score(held_out.reason(language)))
     usable_sets = tuple(filter(len, (_RetokenizedClipSet(clips, system, language) for clips in sets)))
     if not usable_sets:
-        why = f"{system.name} has no piece for any letter of the held-out texts"
+        why = f"{system.name} has no token for any letter of the held-out texts"
         return dict.fromkeys(LOSS_MEASURES, unmeasured_score(why))
     spec = system.model.spec
     order = DataSamplerOptions(
@@ -488,13 +488,13 @@ def open_voice_encoder(
 def score_recordings(
     recordings: Sequence[ReferenceRecording], transcriber: Transcriber, seed: int, title: str = GIVEN_RECORDINGS_TITLE
 ) -> ScoreRow | None:
-    """The recogniser's error on recordings themselves; None where it does not know their language."""
+    """The recognizer's error on recordings themselves; None where it does not know their language."""
     language = recordings[0][0].language if recordings else ""
     if not recordings or transcriber.why_unsupported(language):
         return None
     sentences: list[EvalSentence] = []
     transcripts: list[Transcript] = []
-    # A recogniser takes a batch of one sample rate.
+    # A recognizer takes a batch of one sample rate.
     for rate in sorted({rate for _, _, rate in recordings}):
         batch = [(sentence, wave) for sentence, wave, own_rate in recordings if own_rate == rate]
         sentences += [sentence for sentence, _ in batch]
@@ -511,7 +511,7 @@ def score_codec_clips(
     known: Mapping[str, SentenceSet],
     seed: int,
 ) -> ScoreRow | None:
-    """The recogniser's error on held-out clips after the codec's round trip; None where that makes no sound."""
+    """The recognizer's error on held-out clips after the codec's round trip; None where that makes no sound."""
     # Codes of a recording have no latents: those are of a model that speaks.
     if sound.vocoder is None or sound.needs_latents or transcriber.why_unsupported(language):
         return None

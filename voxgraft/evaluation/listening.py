@@ -139,7 +139,9 @@ def write_listening_test(
             left_out[why] = left_out.get(why, 0) + 1
     if not found:
         why = "; ".join(f"{count} sentences: {why}" for why, count in left_out.items())
-        raise ConfigError("listening-pairs", f"no pair of sounds ({why or 'no recordings of the sentences'})")
+        raise ConfigError(
+            "listening-pairs", f"no sentence can be compared ({why or 'there are no recordings of the sentences'})"
+        )
     other_name = other.name if isinstance(other, SpeakingModel) else RECORDINGS_SYSTEM
     names = (first.name, f"other {other_name}" if other_name == first.name else other_name)
     chosen = _choose_pairs(found, pairs)
@@ -427,7 +429,7 @@ def preference(settings: PreferenceSettings) -> PreferenceResult:
     if twice := next(
         (file for file, stamp in zip(settings.answers, stamps, strict=True) if stamps.count(stamp) > 1), None
     ):
-        found = f"{twice.name} and another file are by one rater: they were started at the same time"
+        found = f"{twice.name} and another file come from the same rater: both were started at the same time"
         raise FileError("listening-answers", found, expected="one file per rater, the last one saved", where=twice)
     systems: tuple[str, str] = (key["systems"][0], key["systems"][1])
     order = {pair["id"]: index for index, pair in enumerate(key["pairs"])}
@@ -464,7 +466,7 @@ def _read_key(path: Path) -> dict[str, Any]:
         if not sound or not pairs or len({pair["id"] for pair in pairs}) != len(pairs):
             raise ValueError("the format, the systems or the pairs")
     except (KeyError, TypeError, ValueError) as fault:
-        found = f"{path.name} is no key of a listening test ({fault})"
+        found = f"{path.name} is not the key of a listening test ({fault})"
         raise FileError("listening-answers", found, expected=f"{KEY_NAME} ({KEY_FORMAT})", where=path) from fault
     return dict(key)
 
@@ -491,7 +493,7 @@ def _read_answers(path: Path, key: Mapping[str, Any]) -> tuple[dict[str, str], l
         if len({choice.pair for choice in choices}) != len(choices):
             raise ValueError("two answers to one pair")
     except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        found = f"{path.name} has no answers to this test: {fault}"
+        found = f"{path.name} does not contain answers to this test: {fault}"
         expected = f"a file that the page of test {key['test']} saved"
         raise FileError("listening-answers", found, expected=expected, where=path) from fault
     return rater, choices

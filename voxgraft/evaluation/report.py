@@ -49,9 +49,9 @@ SCORES_FORMAT = "voxgraft-scores-1"
 SCORES_NAME = "scores.json"
 MAX_SCORES_BYTES = 64 << 20
 ChecklistAnswer = Literal["yes", "no", "unknown"]
-# Within three points of the recogniser's own error on recordings, the mark counts as reached.
+# Within three points of the recognizer's own error on recordings, the mark counts as reached.
 REFERENCE_TOLERANCE = 0.03
-# A recogniser that gets half of the recordings wrong says nothing about speech.
+# A recognizer that gets half of the recordings wrong says nothing about speech.
 MAX_RECOGNIZER_ERROR = 0.5
 # Share of the sentences that may run on, be cut off or repeat themselves: 2 of 100.
 MAX_FAILURE_RATE = 0.02
@@ -72,7 +72,7 @@ ROW_NAMES = {
     WHO_CODEC: "held-out clips through the codec",
 }
 ORIGINAL_TITLE = "original recording"
-# What tells whether the text is used where no recogniser does, the more telling first.
+# What tells whether the text is used where no recognizer does, the more telling first.
 TEXT_USE_NOTES = {
     "text_use": "Increase of the loss with another sentence's text, nats per code; 0: the text is not used",
     "length_fit": "Correlation of speech length and text length; 0: the text is not used",
@@ -299,7 +299,7 @@ def read_scores(path: Path) -> tuple[Evaluation, dict[str, Any], dict[str, str]]
     """A scores.json of this format, checked: reports are edited by hand and written by other versions.
 
     Gives the scores and whether languages are equal; what was evaluated; and what must be the same for two evaluations
-    to be measured alike (language, sentences, recogniser, base).
+    to be measured alike (language, sentences, recognizer, base).
     """
     value = read_json(require_file(path), MAX_SCORES_BYTES)
     if not isinstance(value, dict) or value.get("format") != SCORES_FORMAT:
@@ -437,7 +437,7 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
         what = f"{language_name(found.language)}, {measure_title(main)}"
         figures.append((what, format_score(main, now.score(main)), ", ".join(filter(None, notes)), ""))
     elif now is not None:
-        # Without a recogniser: whether the text is used at all.
+        # Without a recognizer: whether the text is used at all.
         what, big, note = "recognised", "–", f"No error rate: {document['listener']['why']}"
         if name := next((name for name in TEXT_USE_NOTES if now.score(name).value is not None), None):
             what, big = measure_title(name), format_score(name, now.score(name))
@@ -523,7 +523,7 @@ def _describe_method(document: Mapping[str, Any], found: Evaluation) -> list[tup
             num_seen, num_rare = len(entry["seen_in_training"]), len(entry["rare_words_in_training"])
             sets.append(f"{text}{num_seen} of the sentences and {num_rare} of the rare words are in the training texts")
     return [
-        ("recogniser", recognizer["name"] or f"none: {recognizer['why']}"),
+        ("recognizer", recognizer["name"] or f"none: {recognizer['why']}"),
         ("sentences", "; ".join(sets)),
         ("voices", ", ".join(document["voices"])),
         ("sampled with", f"{sampling}; seed {document['seed']}"),

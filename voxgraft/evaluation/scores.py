@@ -1,7 +1,7 @@
 """Sentences spoken by a model, and their scores with confidence intervals.
 
 What an evaluation listens to: speech, its sound, and recordings to compare it with. What it measures: error rates of
-what a recogniser heard, stop failures, length, repetition. The same input gives the same numbers. A score that was not
+what a recognizer heard, stop failures, length, repetition. The same input gives the same numbers. A score that was not
 measured has no value and a reason; no default ever replaces a number.
 """
 
@@ -48,7 +48,7 @@ Wave = NDArray[np.float32]
 MAX_EVAL_VOICES = 4
 # Utterances in one call of a vocoder.
 VOCODER_BATCH_SIZE = 16
-# Rate at which recordings of a data set are read: more than any recogniser takes, and enough for listening.
+# Rate at which recordings of a data set are read: more than any recognizer takes, and enough for listening.
 RECORDING_RATE_HZ = 24_000
 # Of more recordings than these, some are chosen that are spread evenly over all.
 MAX_RECORDINGS = 100
@@ -94,7 +94,7 @@ def choose_eval_voices(
     if not names and own:
         return [ReferenceVoice(name, clip) for name, clip in list(own.items())[:MAX_EVAL_VOICES]]
     if not names:
-        found = f"no voice: no held-out clips, and {base.family.name} has no named voices"
+        found = f"there are no held-out clips, and {base.family.name} has no named voices"
         raise FileError("evaluate-voice", found, expected="--voices FILE.wav", where=files.folder)
     voices = []
     for name in names:
@@ -240,12 +240,12 @@ def read_sentence_recordings(sentences: Sequence[EvalSentence]) -> list[Referenc
 
 BOOTSTRAP_DRAWS = 1000
 FloatArray = NDArray[np.float64]
-# Waves in one call of a recogniser.
+# Waves in one call of a recognizer.
 ASR_BATCH_SIZE = 16
 # In the order in which they are preferred.
 ERROR_MEASURES = ("phone_error", "cer", "wer")
 EMPTY_TRANSCRIPT = Transcript("", ())
-# Shorter waves are padded with silence: some recognisers fail on them.
+# Shorter waves are padded with silence: some recognizers fail on them.
 MIN_ASR_SECONDS = 0.25
 BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
 MAX_LANGUAGES_NAMED = 12
@@ -327,7 +327,7 @@ def _add_bootstrap_interval(
 
 @dataclass(frozen=True)
 class Transcriber:
-    """The recogniser; or none, and why. With a recogniser, why there is none for a language that it does not know."""
+    """The recognizer; or none, and why. With a recognizer, why there is none for a language that it does not know."""
 
     listener: Recognizer | None
     why: str = ""
@@ -367,7 +367,7 @@ class Transcriber:
 
 
 def open_transcriber(setting: str | None, language: str | None = None) -> Transcriber:
-    """The recogniser that is named; else the built-in one, or Whisper for a `language` that only Whisper knows.
+    """The recognizer that is named; else the built-in one, or Whisper for a `language` that only Whisper knows.
 
     That there is none is a reason and no error, unless one was named.
     """
@@ -395,7 +395,7 @@ def open_transcriber(setting: str | None, language: str | None = None) -> Transc
 
 
 def require_recognizer(setting: str | None, language: str) -> None:
-    """Raise unless a recogniser that is named can be opened and knows the language."""
+    """Raise unless a recognizer that is named can be opened and knows the language."""
     if setting in (None, NO_RECOGNIZER):
         return
     transcriber = open_transcriber(setting)
@@ -440,7 +440,7 @@ def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], 
 
 
 def _count_text_edits(sentence: EvalSentence, transcript: Transcript, *, words: bool = False) -> tuple[int, int]:
-    # The text normaliser first (numbers in words, one form of each apostrophe): recognisers write 2026 where people
+    # The text normalizer first (numbers in words, one form of each apostrophe): recognizers write 2026 where people
     # say words.
     normalizer = build_normalizer(sentence.language)
     reference, hypothesis = (

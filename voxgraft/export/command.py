@@ -184,7 +184,7 @@ def choose_export_kind(family: str, *, merged: bool) -> ExportKind:
 def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = False) -> None:
     """Refuse what cannot be made of any graft on this family."""
     if kind not in SHAREABLE_KINDS and kind != family.name:
-        found = f"--to {kind}, but the base belongs to {family.name}"
+        found = f"--to {kind}, but the base is of the family {family.name}"
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
     if drop_in and not (kind == family.name and family.upstream().can_drop_in):
         able = " or ".join(name for name in family_names() if get_family(name).upstream().can_drop_in)
@@ -237,7 +237,7 @@ def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms
                 "| file | contents |",
                 "| --- | --- |",
                 "| adapter_config.json, adapter_model.safetensors | the adapter, as PEFT reads it |",
-                f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
+                f"| {card.tokenizer} | the base's tokenizer with the new tokens appended |",
                 f"| {ROWS_NAME} | the new rows of each text table, float32 |",
             ]
             body = "\n".join(lines)
@@ -292,7 +292,7 @@ def _write_upstream_export(
                     open_tokenizer(files.tokenizer).size,
                 )
                 if config_pieces != size:
-                    found = f"{files.config.name} states {config_pieces} pieces, and the tokenizer has {size:,}"
+                    found = f"{files.config.name} states {config_pieces} tokens, and the tokenizer has {size:,}"
                     raise ConfigError("base-config", f"{found} ({written.names} names)", where=part_folder)
         loader = None if drop_in else upstream.loader(source.facts, source.files)
         if loader is not None:
@@ -429,9 +429,9 @@ def _build_export_readme(
     if drop_in is not None:
         (one,) = checkpoints.values()
         lines += [
-            f"A folder of the base's own size for {name} **alone**: {len(drop_in.places):,} ids that it never uses "
-            f"carry its pieces, so {upstream.title} loads it unchanged. Languages whose ids were reused "
-            "do not work here; speak them with the base itself.",
+            f"A folder of the base's own size for {name} **alone**: {len(drop_in.places):,} ids that "
+            f"{name} does not use are used for its tokens, so {upstream.title} loads the folder unchanged. "
+            "Languages whose ids were reused do not work here. Speak them with the base itself.",
             "",
             f"- {one.names} of {one.expected} names and shapes; {one.kept_and_changed}; {one.dtype}, {one.precision}.",
             f"- {drop_in.num_proven_sentences:,} sentences of {name} are encoded as before, id for id.",

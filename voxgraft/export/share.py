@@ -399,7 +399,7 @@ def download_from_hub(repository: str, folder: Path, revision: str | None) -> No
         repository, revision
     ):  # names that lead out of it are refused before anything is written
         if (other := seen.setdefault(normalize_file_name(name), name)) != name:
-            found = f"{repository} names {other!r:.80} and {name!r:.80}, which are the same file on some systems"
+            found = f"{repository} lists {other!r:.80} and {name!r:.80}, which are the same file on some systems"
             raise FileError("hub-refused", found, cure="inform its owners, and download nothing from there.")
     with _hub_client("fetch", repository) as hub:
         hub.snapshot_download(parse_hub_repository(repository), revision=revision, local_dir=folder)
@@ -411,7 +411,7 @@ def download_from_hub(repository: str, folder: Path, revision: str | None) -> No
 
 def list_hub_files(repository: str, revision: str | None = None) -> dict[str, tuple[int, str | None, str | None]]:
     """The files of a repository by name: bytes, SHA-256 (of large files) and git id (of small ones)."""
-    with _hub_client("look at", repository) as hub:
+    with _hub_client("list the files of", repository) as hub:
         info = hub.HfApi().model_info(parse_hub_repository(repository), revision=revision, files_metadata=True)
     files = {}
     for one in info.siblings or []:
@@ -588,7 +588,11 @@ class DownloadResult:
             for one in missing:
                 lines.append(f"  https://huggingface.co/{one['repository']}  {one['name']}  ->  {one['place']}")
             return lines
-        done = "listed only" if self.listed else "all files exist, with the hashes in download.json"
+        done = (
+            "nothing was downloaded; target folder"
+            if self.listed
+            else "all files exist, with the hashes in download.json"
+        )
         return [*lines, f"{done}: {self.folder}"]
 
 

@@ -167,12 +167,12 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
     graft = load_graft(place)
     card = graft.card
     if card.family != family.name:
-        raise GraftError("base-other", f"the base belongs to {family.name}", expected=card.family, where=folder)
+        raise GraftError("base-other", f"the base is of the family {family.name}", expected=card.family, where=folder)
     for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
         actual, expected_hash = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
         # Rows and adapter only mean something on the weights that they were trained on.
         if actual != expected_hash:
-            expected = f"{expected_hash[:12]}, which the graft was created on"
+            expected = f"{expected_hash[:12]}, as in the base of the graft"
             raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
     return ExportSource(family, files, open_tokenizer(files.tokenizer), graft)
 
@@ -467,7 +467,7 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     free_ids = [token_id for token_id in _find_reusable_ids(base, source, sentences) if token_id not in used]
     new = range(base.size, grown.size)
     if len(free_ids) < len(new):
-        found = f"{len(new):,} new pieces, but the base has only {len(free_ids):,} ids that the language does not use"
+        found = f"{len(new):,} new tokens, but the base has only {len(free_ids):,} ids that the language does not use"
         raise GraftError("drop-in-no-room", found, where=source.graft.folder)
     reused_ids = dict(zip(new, free_ids, strict=False))
     data = _build_tokenizer_json(base, grown, reused_ids)
@@ -541,7 +541,7 @@ def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict
 
 
 TEXT_PACKAGE = "voxgraft.text.normalize"
-_INIT_TEMPLATE = '''"""How text was normalised in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
+_INIT_TEMPLATE = '''"""How text was normalized in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
 
     from voxgraft_text import prepared
     prepared("...")  # text of the new language, as the original program needs it

@@ -108,18 +108,18 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
     if not additions.pieces:
         tag = f"the tag {additions.tag}" if additions.tag else "nothing"
         lines.append(f"  the base already has every letter of {name}; added: {tag}")
-        lines.append("  this is fine: its text is encoded with the base's own pieces")
+        lines.append("  this is fine: its text is encoded with the base's own tokens")
     else:
         scripts = f" (all of {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
         tag = f", the tag {additions.tag}" if additions.tag else ""
-        lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} pieces{tag}")
+        lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} tokens{tag}")
         # Why a language adds so little, as one in Latin script does, where the base has most of its letters.
         letters = {sign for text in texts.sentences for sign in text.lower() if sign.isalpha()}
         known = len(letters - {sign.lower() for sign in (*plan.new, *plan.left_unknown)})
         if 2 * known > len(letters):
             lines.append(
                 f"  this is fine: the base's tokenizer already covers {known:,} of the {len(letters):,} letters in the "
-                f"texts, and only pieces with a letter that it lacks are added ({len(additions.pieces):,})"
+                f"texts, and only tokens with a letter that it lacks are added ({len(additions.pieces):,})"
             )
     if plan.left_unknown:
         signs = "; ".join(
@@ -133,7 +133,7 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
 def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
     """How the rows were made, and what a few of them sit near."""
     if not methods:
-        return ["no new rows: the base already has every piece"]
+        return ["no new rows: the base already has every token"]
     method_counts = ", ".join(f"{count:,} {how}" for how, count in methods.items())
     rows = tuple(
         (
@@ -222,7 +222,7 @@ def graft(settings: GraftSettings) -> GraftResult:
     else:
         learned = learn_language_pieces(TextEncoder.of(family, base, None, language, rules), texts, tokenizer_settings)
         names = ", ".join(path.name for path in settings.texts)
-        grown, chosen = learned.grown, f"{base.path.name}, extended with pieces trained on {names}"
+        grown, chosen = learned.grown, f"{base.path.name}, extended with tokens trained on {names}"
     text_encoder = TextEncoder.of(family, base, grown, language, rules)
     proof = prove_text_encoder(text_encoder, texts, settings.proof_texts)
     counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
@@ -339,7 +339,7 @@ def tokenizer_merge(settings: TokenizerMergeSettings) -> SimpleResult:
         "output": str(settings.output),
     }
     lines = (
-        f"{base.size:,} base pieces + {new:,} new = {grown.size:,}; every old id stays",
+        f"{base.size:,} base tokens + {new:,} new = {grown.size:,}; every old id stays",
         f"written to {settings.output} (sha256 {grown.sha256})",
     )
     return SimpleResult(values, lines)
@@ -348,10 +348,13 @@ def tokenizer_merge(settings: TokenizerMergeSettings) -> SimpleResult:
 def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditions, where: Path) -> Tokenizer:
     """The extended tokenizer in memory, after checking that the additions belong to this base."""
     if additions.base_sha256 != base.sha256 or additions.kind != base.kind:
-        found = f"trained on a base with sha256 {additions.base_sha256[:12]}, this one has {base.sha256[:12]}"
+        was = additions.base_sha256[:12]
+        found = f"the new tokens were trained for a base with sha256 {was}; this base has {base.sha256[:12]}"
         raise TokenizerError("additions-other-base", found, where=where)
     if additions.family != family.name:
-        found = f"trained for family {additions.family}, this base is {family.name}"
+        found = (
+            f"the new tokens were trained for the family {additions.family}; this base is of the family {family.name}"
+        )
         raise TokenizerError("additions-other-base", found, where=where)
     if additions.tag not in (None, family.tag(additions.language)):
         found = f"the tag of {additions.language} is {additions.tag!r:.40}"
@@ -359,10 +362,10 @@ def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditi
         raise TokenizerError("additions-broken", found, expected=expected, where=where)
     names = [*([additions.tag] if additions.tag else []), *(piece.text for piece in additions.pieces)]
     if len(set(names)) != len(names) or any(name in base.ids for name in names):
-        raise TokenizerError("additions-broken", "a piece appears twice, or the base has it already", where=where)
+        raise TokenizerError("additions-broken", "a token appears twice, or the base has it already", where=where)
     for piece in additions.pieces:
         if not set(piece.text) - base.characters:
-            found = f"piece {piece.text!r} contains no character that is new to the base"
+            found = f"token {piece.text!r} contains no character that is new to the base"
             raise TokenizerError("additions-broken", found, where=where)
     return parse_tokenizer(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
 
@@ -398,7 +401,7 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
         spans_encoder.require_spans(text, "command line")
         main, parts = spans_encoder.split(text, settings.language)
-        if len(parts) > 1 or main != settings.language:  # each part is spelled as its language is
+        if len(parts) > 1 or main != settings.language:  # each part is encoded as its language is
             spelled, extended = spans_encoder.encode_text(text, settings.language), spans_encoder.grown
             shown = pieces(extended or spans_encoder.base, spelled.ids)
             lines += [text, *(f"  {code}: {part.strip()}" for code, part in parts if part.strip())]

@@ -53,7 +53,7 @@ MAX_README_WORDS = 20
 GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
 MERGED_CARD_NAME = "merged.json"
-# In an export: the normaliser on its own, and the text rules that it follows.
+# In an export: the normalizer on its own, and the text rules that it follows.
 TEXT_FOLDER, TEXT_RULES_NAME = "voxgraft_text", "rules.json"
 # In the run folder, beside the graft: what the run was made from.
 RUN_CARD_NAME = "card.json"
@@ -84,7 +84,7 @@ class GraftCard:
     adapter: dict[str, str] | None = None
     """SHA-256 of the files in adapter/, by name; None where there is none."""
     text: dict[str, Any] | None = None
-    """Text rules: how text of the language is normalised. None in grafts from before these were stored."""
+    """Text rules: how text of the language is normalized. None in grafts from before these were stored."""
 
     def to_json(self) -> dict[str, Any]:
         return {"format": GRAFT_FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
@@ -185,7 +185,7 @@ def add_pronunciations(stated: Any, folder: Path) -> Any:
             rules.require_edition()
         except TextRulesError:
             return stated  # `parse_text_rules` reports it
-    # A list in a graft is taken as it is: a graft from before keeps its meaning, and later ones hold normalised words.
+    # A list in a graft is taken as it is: a graft from before keeps its meaning, and later ones hold normalized words.
     words = read_pronunciations(path, rules) if is_file(path) else {}
     if not words:
         return stated and without_list
@@ -224,7 +224,7 @@ def read_pronunciations(path: Path, rules: TextRules | None = None) -> dict[str,
             raise TextError("pronunciations", found, expected="a word, a tab and its respelling", where=path)
         written = fold_word(word) if rules is None else rules.normalize_word(word)
         if not written:
-            found = f"nothing is left of {word!r:.60} on line {number} when text is normalised"
+            found = f"nothing is left of {word!r:.60} on line {number} when text is normalized"
             raise TextError("pronunciations", found, where=path)
         first, first_said = seen.setdefault(caseless_key(written), (number, said))
         if first_said != said:
@@ -280,7 +280,7 @@ def load_graft(folder: Path) -> Graft:
         raise GraftError("graft-broken", f"{ROWS_NAME}: {error.finding.found}", where=folder) from None
     if tokenizer.size != card.base_pieces + card.num_rows:
         found = (
-            f"{card.tokenizer} has {tokenizer.size:,} pieces, but {GRAFT_CARD_NAME} adds {card.num_rows:,} rows "
+            f"{card.tokenizer} has {tokenizer.size:,} tokens, but {GRAFT_CARD_NAME} adds {card.num_rows:,} rows "
             f"to {card.base_pieces:,}"
         )
         raise GraftError("graft-mismatch", found, expected=f"{card.base_pieces + card.num_rows:,}", where=folder)
@@ -329,16 +329,16 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         f"| {card.base['checkpoint']} | {card.base['checkpoint_sha256']} |",
         f"| {card.base['tokenizer']} | {card.base['tokenizer_sha256']} |",
         "",
-        f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are encoded id for id as "
-        f"before, {proof['base_unknown']:,} have characters that the base cannot encode, {proof['changed']:,} changed.",
-        f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis.",
+        f"- Old text keeps its ids: of {proof['total']:,} sentences, {proof['same']:,} are encoded as before; "
+        f"{proof['base_unknown']:,} have characters that the base cannot encode, {proof['changed']:,} changed.",
+        f"- Text is normalized by the rules `{card.rules.identity}`, in training and in synthesis.",
         *_format_respelled_words(card.rules),
         f"- New rows, {state}: init {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
         "| file | contents |",
         "| --- | --- |",
-        f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
+        f"| {card.tokenizer} | the base's tokenizer with the new tokens appended |",
         f"| {ROWS_NAME} | the new rows of each text table, float32 |",
         *(["| adapter/ | adapter weights for this language only, in PEFT's format |"] if card.adapter else []),
         f"| {GRAFT_CARD_NAME} | card of the graft, for programs |",

@@ -82,7 +82,7 @@ def plan_rows(text_encoder: TextEncoder, init: RowInit) -> list[RowPlan]:
             roman = romanize(piece.removeprefix(WORD_START))
             prepared = find_surviving_text(base, text_encoder.prepare, roman).strip()
             if prepared:
-                # The base's spelling of the romanised piece. BPE files have no sign for the start of a word.
+                # The base's spelling of the romanized piece. BPE files have no sign for the start of a word.
                 starts_word = piece.startswith(WORD_START) and base.kind != "bpe-json"
                 ids = base.encode_exact((WORD_START if starts_word else "") + prepared)
                 sources = tuple(one for one in ids if one != base.unknown_id and one not in base.control_ids)
@@ -161,7 +161,7 @@ class RowCount:
 
     def table(self) -> Table:
         """Base pieces, new pieces, total, table rows, fixed, trained."""
-        names = ("base pieces", "new pieces", "total", "spare", "table rows", "fixed", "trained")
+        names = ("base tokens", "new tokens", "total", "spare", "table rows", "fixed", "trained")
         fixed = self.base_pieces + self.spare_rows
         values = (self.base_pieces, self.new_pieces, self.pieces, self.spare_rows, self.rows, fixed, self.new_pieces)
         return Table(names, (tuple(f"{value:,}" for value in values),))
@@ -171,8 +171,8 @@ class RowCount:
         if not self.spare_rows:
             return None
         return (
-            f"{self.rows:,} rows for {self.pieces:,} pieces is correct: the last row is a spare that no text uses. "
-            "It stays last, and no new piece is initialized from it."
+            f"{self.rows:,} rows for {self.pieces:,} tokens is correct: the last row is a spare that no text uses. "
+            "It stays last, and no new token is initialized from it."
         )
 
     def to_json(self) -> dict[str, int]:
@@ -228,7 +228,7 @@ def text_table_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> 
         if count != expected:
             code = "ids-past-table" if count < pieces else "rows-vs-tokenizer"
             spare = f", {family.spare_rows} of them spare" if family.spare_rows else ""
-            found = f"{name} has {count:,} rows, but the tokenizer has {pieces:,} pieces"
+            found = f"{name} has {count:,} rows, but the tokenizer has {pieces:,} tokens"
             findings.append(finding(code, found, expected=f"{expected:,} rows{spare}", where=where))
             break
     return findings

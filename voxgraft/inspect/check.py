@@ -243,7 +243,7 @@ def prepared_code_findings(subject: CheckSubject) -> list[Finding]:
 
 
 def evaluation_findings(subject: CheckSubject) -> list[Finding]:
-    """A recogniser that cannot be opened or does not know the language, and sentences that will be missing."""
+    """A recognizer that cannot be opened or does not know the language, and sentences that will be missing."""
     from voxgraft.evaluation.sentences import require_sentences
 
     settings, language = subject.settings, subject.settings.language

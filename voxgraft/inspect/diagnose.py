@@ -666,7 +666,7 @@ class ListeningTest:
         )
         base_tokenizer = open_tokenizer(self.context.files.tokenizer)
         grown = open_tokenizer(self.tokenizer) if self.tokenizer else None
-        # Nothing is known of how others normalised their texts, so they are read as they are.
+        # Nothing is known of how others normalized their texts, so they are read as they are.
         rules = (find_text_rules(self.tokenizer) if self.tokenizer else None) or TextRules(NO_RULES)
         text_encoder = TextEncoder.of(
             self.context.family, base_tokenizer, grown, self.language if grown else None, rules

@@ -173,7 +173,7 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
         if differences:
             named = "; ".join(differences[:MAX_SIZES_NAMED])
             more = f"; and {len(differences) - MAX_SIZES_NAMED} more" if len(differences) > MAX_SIZES_NAMED else ""
-            found = f"{name} is whole, and of another size than the published one: {named}{more}"
+            found = f"{name} is complete, but its tensors have other shapes than the published ones: {named}{more}"
             findings.append(finding("base-other-size", found, where=name))
         formats, whole = _count_formats(path, published.key)
         row |= {
@@ -185,7 +185,7 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
             counts = " and ".join(f"{count:,} tensors are {name}" for name, count in other.items())
             findings.append(finding("base-other-format", f"{name}: {counts}", expected="F32", where=name))
         if whole:
-            found = f"weights of whole numbers: {len(whole):,}, such as {whole[0]}"
+            found = f"tensors with integers instead of floating-point numbers: {len(whole):,}, for example {whole[0]}"
             findings.append(finding("tensors-mismatch", found, expected="F32", where=name))
     except VoxgraftError as error:
         # A missing package is no fault of the file.
@@ -251,7 +251,7 @@ def _speak(
     voices = VoiceLoader(speakers, speaking)
     vocoder = speakers.context.vocoder()
     if vocoder is None:
-        found = f"{family.name} makes no sound here: what turns its codes into a waveform is missing"
+        found = f"{family.name} cannot produce sound here: the base has no vocoder"
         raise ConfigError("no-waveform-end", found)
     vocoder.validate()
     findings += vocoder.findings()
@@ -309,9 +309,9 @@ def _describe_speech(
     length, where = len(wave) / rate, f"speech in {language}"
     peak = float(np.abs(wave).max()) if len(wave) else 0.0
     if not np.isfinite(wave).all():
-        findings.append(finding("first-contact-sound", "samples that are no numbers", where=where))
+        findings.append(finding("first-contact-sound", "some samples are NaN", where=where))
     elif peak < SILENT_PEAK:
-        found = f"{length:.1f} s whose loudest sample is {peak:.1g}: silence"
+        found = f"{length:.1f} s of silence (loudest sample: {peak:.1g})"
         findings.append(finding("first-contact-sound", found, where=where))
     if speech.stop != "ended":
         found = f"{STOP_DESCRIPTIONS[speech.stop]} after {length:.1f} s"

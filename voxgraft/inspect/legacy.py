@@ -633,7 +633,7 @@ class _LegacyTranslator:
                 if number is None or number != int(number) or base is None or number < base:
                     return "suggested", "not a size that an extended tokenizer can have", value_text
                 why = (
-                    f"{int(number):,} included the base's {base:,} pieces. A small number is better: a piece that "
+                    f"{int(number):,} included the base's {base:,} tokens. A small number is better: a token that "
                     "occurs rarely is not learned, and single characters do not count here"
                 )
                 return "suggested", why, int(number) - base
@@ -641,7 +641,7 @@ class _LegacyTranslator:
                 if base is None or number == base:
                     return rule.outcome, rule.why, None
                 code = "freeze-boundary" if "freeze" in key.name else "old-base-size"
-                self.report(code, f"{key.name} is {value_text}, the base has {base:,} pieces", f"{base:,}")
+                self.report(code, f"{key.name} is {value_text}, the base has {base:,} tokens", f"{base:,}")
                 return rule.outcome, f"{rule.why}. It is not the base's number, {base:,}", None
             case "freeze":
                 if key.value is not False:

@@ -481,7 +481,7 @@ class _TableRepair:
         parts, spare = self.parts, self.parts.family.spare_rows
         most = parts.pieces + spare + (parts.num_unread if self.repairs.spare else 0) + max(self.shift, 0)
         if self.tuned.shape[0] > most:  # to cut them off would throw away what was learned
-            found = f"{self.tuned.name} has {self.tuned.shape[0]:,} rows for {parts.pieces:,} pieces"
+            found = f"{self.tuned.name} has {self.tuned.shape[0]:,} rows for {parts.pieces:,} tokens"
             expected = f"{most:,} rows or fewer, or the tokenizer that it was trained with"
             raise CheckpointError("repair-misfit", found, expected=expected, where=parts.tuned.path)
         if self.move is not None and self.move.how != "copied":

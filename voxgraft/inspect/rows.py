@@ -217,7 +217,7 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
         elif is_spare_copy(spare[0], rows):
             similar.append(new.info.name)
     piece = subject.grown.shown(pieces) if subject.grown else f"<{pieces}>"
-    head = f"row {pieces:,}, the first new piece ({piece}),"
+    head = f"row {pieces:,}, the first new token ({piece}),"
     where = subject.settings.checkpoint or ""
     if any(not name.endswith(".bias") for name in copied):  # two biases may be equal by chance
         found = f"{head} is the base's spare row, bit for bit, in {', '.join(copied)}"
@@ -248,7 +248,7 @@ def _last_row_findings(subject: CheckSubject, pieces: int) -> list[Finding]:
     piece = subject.grown.shown(num_rows - 1) if subject.grown else f"<{num_rows - 1}>"
     how = "is the base's last row, bit for bit," if same else "started as the base's last row"
     names = ", ".join(new.info.name for _, new in tables)
-    found = f"row {num_rows - 1:,}, the last new piece ({piece}), {how} in {names}"
+    found = f"row {num_rows - 1:,}, the last new token ({piece}), {how} in {names}"
     return [finding("last-row-copied", found, where=subject.settings.checkpoint or "")]
 
 

@@ -129,9 +129,9 @@ class BaseReport:
         spare = f", of which {self.spare_rows} is a spare that no text uses" if self.spare_rows else ""
         lines.append(f"text rows: {rows}{spare}")
         if self.tokenizer is not None:
-            kind, pieces = self.tokenizer.kind, f"{self.tokenizer.size:,} pieces"
+            kind, num_tokens = self.tokenizer.kind, f"{self.tokenizer.size:,} tokens"
             gaps = f" ({len(self.tokenizer.gaps)} ids without one)" if self.tokenizer.gaps else ""
-            lines.append(f"tokenizer: {kind}, {pieces}{gaps}, sha256 {self.tokenizer.sha256}")
+            lines.append(f"tokenizer: {kind}, {num_tokens}{gaps}, sha256 {self.tokenizer.sha256}")
         lines.append(f"languages ({len(self.languages)}): {' '.join(self.languages)}")
         if self.others:
             lines.append(f"also in this folder: {', '.join(self.others)} (give the file itself to show it)")
@@ -187,7 +187,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
         non_float = [
             info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES and not family.is_computed(info.name)
         ]
-        if non_float:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
+        if non_float:  # whole numbers or eight bits, as quantized files have them: no layer computes with those
             first = f"{non_float[0].name} is {non_float[0].dtype}"
             message = f"{len(non_float):,} of {len(own):,} tensors are not floating point: {first}"
             expected = " or ".join(ALL_FLOAT_DTYPES)
@@ -268,7 +268,7 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
     # A tokenizer is next to every checkpoint, and easily mistaken for it.
     tokenizer = _attempt(lambda: open_tokenizer(path), []) if path.suffix in TOKENIZER_SUFFIXES else None
     if tokenizer is not None:
-        message, expected = f"{path.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
+        message, expected = f"{path.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} tokens)", "a checkpoint"
         cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {path}`, or show its folder.'
         raise CheckpointError("checkpoint-unknown", message, expected=f"{expected}, or a folder", where=path, cure=cure)
     with open_checkpoint(path) as checkpoint:

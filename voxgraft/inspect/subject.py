@@ -253,7 +253,7 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
     tables = [name for name in transposed if name in table_names(subject.family)]
     for name in tables:
         shape = plain.tensors[name].shape
-        expected = f"{list(shape[::-1])}, one row per piece"
+        expected = f"{list(shape[::-1])}, one row per token"
         found = f"{name} is transposed: {list(shape)}"
         subject.findings.append(finding("table-transposed", found, expected=expected, where=where))
     if matrices := [name for name in transposed if name not in tables]:

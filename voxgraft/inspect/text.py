@@ -46,10 +46,10 @@ def size_table(subject: CheckSubject) -> Table | None:
         rows.append((subject.old.pieces.key, f"{subject.old.pieces.whole:,}", subject.old.path.name))
     if subject.base_tokenizer:
         rows.append(
-            ("base pieces", f"{subject.base_tokenizer.size:,}", f"{subject.base_tokenizer.path.name} of the base")
+            ("base tokens", f"{subject.base_tokenizer.size:,}", f"{subject.base_tokenizer.path.name} of the base")
         )
     if subject.grown:
-        rows.append(("extended pieces", f"{subject.grown.size:,}", subject.grown.path.name))
+        rows.append(("extended tokens", f"{subject.grown.size:,}", subject.grown.path.name))
     for checkpoint in filter(None, (subject.base_checkpoint, subject.checkpoint)):
         tables = find_text_tables(checkpoint, subject.family).values() if subject.family else ()
         # A trained file often has the name of the base's.
@@ -86,7 +86,7 @@ def row_size_findings(subject: CheckSubject) -> list[Finding]:
             finding("checkpoint-stand-in", found, expected=f"{tensor_names} and the backbone", where=checkpoint.path)
         ]
         if table is not None and tokenizer is not None and table.shape[0] != tokenizer.size:
-            found = f"{table.name} has {table.shape[0]:,} rows, but the tokenizer has {tokenizer.size:,} pieces"
+            found = f"{table.name} has {table.shape[0]:,} rows, but the tokenizer has {tokenizer.size:,} tokens"
             code = "ids-past-table" if table.shape[0] < tokenizer.size else "rows-vs-tokenizer"
             findings.append(finding(code, found, expected=f"{tokenizer.size:,} rows", where=checkpoint.path))
         return findings
@@ -144,7 +144,7 @@ def graft_size_findings(subject: CheckSubject) -> list[Finding]:
         return [finding("graft-mismatch", found, where=graft.folder)]
     findings: list[Finding] = []
     if graft.card.base_pieces != subject.base_tokenizer.size:
-        found = f"the graft is for a base of {graft.card.base_pieces:,} pieces"
+        found = f"the graft is for a base of {graft.card.base_pieces:,} tokens"
         expected = f"{subject.base_tokenizer.size:,}, as {subject.base_tokenizer.path.name} has"
         findings.append(finding("graft-mismatch", found, expected=expected, where=graft.folder))
     where = graft.folder / ROWS_NAME
@@ -167,14 +167,14 @@ def _row_count_findings(
     sizes = {info.shape[0] for info in find_text_tables(checkpoint, family).values()}
     is_doubled = bool(family.spare_rows) and sizes == {doubled}
     if len(sizes) == 1 and not is_doubled and subject is not None and (count := count_padding_rows(subject, pieces)):
-        found = f"{max(sizes):,} rows for {pieces:,} pieces: the last {count:,} were never read"
+        found = f"{max(sizes):,} rows for {pieces:,} tokens: the last {count:,} were never read"
         padded = finding("rows-padded", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
         return [padded if item.code == "rows-vs-tokenizer" else item for item in items]
     if not is_doubled:
         return items
     if subject is not None and subject.base_checkpoint is not None and not has_second_spare_row(subject, pieces):
         return [replace(item, found=f"{item.found}; row {pieces:,} is not a second spare row") for item in items]
-    found = f"{doubled:,} rows for {pieces:,} pieces: the spare row was added twice"
+    found = f"{doubled:,} rows for {pieces:,} tokens: the spare row was added twice"
     named = finding("spare-counted-twice", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
     return [named if item.code == "rows-vs-tokenizer" else item for item in items]
 
@@ -218,7 +218,7 @@ def _config_size_findings(config_number: StatedNumber, family: Family, pieces: i
     number = config_number.whole
     if number == pieces:
         return []
-    found = f"{config_number.key} is {number:,}, but the tokenizer has {pieces:,} pieces (ids 0 to {pieces - 1:,})"
+    found = f"{config_number.key} is {number:,}, but the tokenizer has {pieces:,} tokens (ids 0 to {pieces - 1:,})"
     twice = family.spare_rows and number == pieces + family.spare_rows
     code = "spare-counted-twice" if twice else "config-vs-tokenizer"
     return [finding(code, found, expected=f"{pieces:,}", where=where)]
@@ -341,13 +341,13 @@ def freeze_findings(subject: CheckSubject) -> list[Finding]:
         first_trained = boundary.whole
         found, expected = "", base or pieces or 0
         if pieces is not None and first_trained > pieces:
-            found = f"past the {pieces:,} pieces; the other trainers then lower it silently"
+            found = f"past the {pieces:,} tokens; the other trainers then lower it silently"
         elif base is not None and first_trained < base:
-            found = f"the base has {base:,} pieces: base rows {first_trained:,} to {base - 1:,} are trained"
+            found = f"the base has {base:,} tokens: base rows {first_trained:,} to {base - 1:,} are trained"
         elif base is not None and first_trained > base:
-            found = f"the base has {base:,} pieces: new rows {base:,} to {first_trained - 1:,} are never trained"
+            found = f"the base has {base:,} tokens: new rows {base:,} to {first_trained - 1:,} are never trained"
         elif base is not None:
-            needless = f"{boundary.key} is {first_trained:,}, the base's number of pieces; voxgraft needs no boundary"
+            needless = f"{boundary.key} is {first_trained:,}, the base's number of tokens; voxgraft needs no boundary"
             findings.append(finding("freeze-needless", needless, where=old.path))
         if found:
             found = f"{boundary.key} is {first_trained:,}, {found}"
@@ -425,15 +425,15 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         first_missing = missing[:_MAX_NAMED_CHARACTERS]
         listed = "; ".join(f"{describe_character(sign)} ({count:,}×)" for sign, count in first_missing)
         more = f"; and {len(missing) - len(first_missing):,} more" if len(missing) > len(first_missing) else ""
-        message = f"{len(missing):,} {kind} of the text have no piece: {listed}{more}"
+        message = f"{len(missing):,} {kind} of the text have no token: {listed}{more}"
         item = finding(
-            code, f"{message} ({num_unknown:,} unknown tokens in all)", expected="a piece for each", where=where
+            code, f"{message} ({num_unknown:,} unknown tokens in all)", expected="a token for each", where=where
         )
         if subject.grown is None and is_extended:
             continue  # the tokenizer that has these pieces cannot be read, which is reported
         if subject.grown is None:  # the base is not meant to spell the new language yet
             item = replace(
-                item, level="warning", cure="extend the tokenizer: `voxgraft graft RUN` adds pieces for them."
+                item, level="warning", cure="extend the tokenizer: `voxgraft graft RUN` adds tokens for them."
             )
         findings.append(item)
     # The first, the middle and the last sentence in full.
@@ -541,8 +541,8 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     gaps = sorted({*tokenizer.gaps} - known)
     if gaps and not (subject.base_tokenizer is None and family is not None and family.has_id_gaps):
         found = (
-            f"{len(ids):,} pieces, but ids up to {tokenizer.size - 1:,}: {len(gaps):,} ids "
-            f"have no piece, the first is {gaps[0]:,}"
+            f"{len(ids):,} tokens, but ids up to {tokenizer.size - 1:,}: {len(gaps):,} ids "
+            f"have no token, the first is {gaps[0]:,}"
         )
         findings.append(finding("tokenizer-gaps", found, expected="ids without gaps", where=where))
     if family is None:
@@ -560,7 +560,7 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     tag = family.tag(language) if language and subject.grown is not None else None
     if tag and not tokenizer.has_control_token(tag):
         spelled = " ".join(map(tokenizer.shown, tokenizer.encode(tag)))
-        there = "is a piece but not an added token" if tag in ids else "is not in the tokenizer"
+        there = "is in the vocabulary, but is not an added token" if tag in ids else "is not in the tokenizer"
         found = f"the tag {tag} {there} and is encoded as {spelled}"
         findings.append(finding("tag-splits", found, expected="one token", where=where))
     return findings

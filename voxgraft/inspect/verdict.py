@@ -130,13 +130,13 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
         "texts were looked up letter by letter, without merges, tags and start: " + _WRONG_IDS_REASON,
     ),
     "special-ids-moved": ("the tokenizer assigns all ids again: {found}", _WRONG_IDS_REASON),
-    "tokenizer-not-grown": ("the tokenizer changed ids of base pieces: {found}", _WRONG_IDS_REASON),
+    "tokenizer-not-grown": ("the tokenizer changed ids of base tokens: {found}", _WRONG_IDS_REASON),
     "config-start-stop": (
         "texts had the wrong start and stop ids: {found}",
         "the model was trained with marks that no program uses",
     ),
     "proof-unknown-letters": (
-        "letters of the language have no piece: {found}",
+        "letters of the language have no token: {found}",
         "unknown parts of the text were never learned; create the tokenizer again, with every single character",
     ),
     "prepared-ids-unknown": ("the data was mostly unknown: {found}", "the tokenizer must be created again"),
@@ -152,9 +152,9 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "head-not-grown": ("head", "the embedding was extended, but not the head"),
     "embedding-not-grown": ("head", "the head was extended, but not the embedding"),
     "bias-not-grown": ("head", "the head was extended, but not its bias"),
-    "spare-row-copied": ("spare", "the base's spare row is on the first new piece"),
+    "spare-row-copied": ("spare", "the base's spare row is on the first new token"),
     "spare-counted-twice": ("spare", "it has one spare row too many"),
-    "rows-padded": ("spare", "its text tables were filled up with rows that no piece uses"),
+    "rows-padded": ("spare", "its text tables were filled up with rows that no token uses"),
     "table-transposed": ("rows", "text tables or matrices are transposed"),
     "rows-shifted": ("rows", "its text rows are only shifted to other ids"),
     "rows-swapped": ("rows", "its text rows are intact, but embedding and head are swapped"),
@@ -173,20 +173,20 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
 }
 # By code of a finding: what is added to RESUME, and what to do about it.
 _RESUME_NOTES = {
-    "config-vs-rows": ("its config belongs to another model", "write its number of pieces into the config"),
-    "config-vs-tokenizer": ("its config belongs to another model", "write its number of pieces into the config"),
+    "config-vs-rows": ("its config belongs to another model", "write its number of tokens into the config"),
+    "config-vs-tokenizer": ("its config belongs to another model", "write its number of tokens into the config"),
     "proof-changed": (
         "its tokenizer encodes old languages differently",
         "encode texts of old languages with the base's own tokenizer",
     ),
-    "new-rows-zero": ("some new rows are still empty", "{found}: train on texts with their pieces"),
+    "new-rows-zero": ("some new rows are still empty", "{found}: train on texts with their tokens"),
     "new-rows-equal": (
         "new rows are copies of one another, or of base rows",
         "{found}: only training makes them different",
     ),
     "last-row-copied": (
         "its last new row is a copy of the base's last row",
-        "{found}: only training on texts with this piece makes it different",
+        "{found}: only training on texts with this token makes it different",
     ),
     "checkpoint-prefixed": (
         "its tensor names have a prefix, or the file contains other models",
@@ -275,7 +275,9 @@ def _verdict_nothing_learned(by_code: dict[str, Finding], case: DiagnosisCase) -
         return None
     untouched = "body-same" in by_code and "base-rows-same" in by_code
     sentence = f"the new language was not learned: {item.found}"
-    reason = "the base in it is unchanged, so nothing is lost either" if untouched else "there is nothing to save"
+    reason = (
+        "the base's tensors in it are unchanged, so nothing else is lost" if untouched else "there is nothing to save"
+    )
     return _start_fresh(sentence, reason, case)
 
 
@@ -318,10 +320,10 @@ def _verdict_repair(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict
             command = f"voxgraft extend {_quote_path(case.checkpoint)} --tokenizer {_quote_path(case.tokenizer)}"
             own = f" --base-tokenizer {_quote_path(case.base_tokenizer)}" if case.base_tokenizer else ""
             output = _repaired_file_name(case.checkpoint, case.checkpoint.suffix)
-            sentence = f"it has no rows for the new pieces: {item.found}"
+            sentence = f"it has no rows for the new tokens: {item.found}"
             reason = "the base's rows are complete; extending adds the others"
             return Verdict("REPAIR", sentence, reason, (f"{command}{own} --output {output}",))
-        faults["grow"] = [f"the tokenizer has more pieces than it has rows for: {item.found}"]
+        faults["grow"] = [f"the tokenizer has more tokens than it has rows for: {item.found}"]
     if is_body_far(case):
         lost = "and old languages are measurably worse" if case.kept is False else "enough to lose old languages"
         faults["body"] = [f"the backbone changed by {case.distance or 0:.1%} of its norm, {lost}"]
@@ -343,7 +345,7 @@ def _verdict_repair(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict
             "" if len(faults) == 1 else "; rows are restored"
         )
     elif "grow" in faults:
-        reason = "rows are added for the last pieces; give the old tokenizer if this one does not extend it"
+        reason = "rows are added for the last tokens; give the old tokenizer if this one does not extend it"
     elif set(faults) == {"resave"}:
         reason = "nothing in it is damaged; saving it again is enough"
     sentence = "; ".join(phrase for listed in faults.values() for phrase in listed)

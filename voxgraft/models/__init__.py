@@ -187,7 +187,7 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
             others.append(f"{path.name} has {tokenizer.size:,}")
     if len(fitting) == 1:
         return fitting[0]
-    found = f"{seen.path.name} has text rows for {pieces:,} pieces, but "
+    found = f"{seen.path.name} has text rows for {pieces:,} tokens, but "
     if fitting:
         found += f"several tokenizers have this size: {', '.join(path.name for path in fitting)}"
         raise FileError("base-several", found, where=folder)

@@ -138,7 +138,7 @@ def build_sequence(
     if forbidden_ids:
         cure = "use a tokenizer that gives these ids to no token of the language."
         raise GraftError(
-            "ids-barred", f"the text contains the ids {forbidden_ids}", expected="ordinary pieces", cure=cure
+            "ids-barred", f"the text contains the ids {forbidden_ids}", expected="ordinary tokens", cure=cure
         )
     text_part = _build_part(np.concatenate([[spec.text_start], text, [spec.text_stop]]))
     is_prompt = spoken or (codes is None and stock)
@@ -453,9 +453,7 @@ class Family(ABC):
 def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
     """The error for a voice that a base does not have."""
     hint = find_nearest_name(name, list(known))
-    expected = (
-        f"one of {', '.join(known)}" if known else "a recording: this family clones a voice and has no named ones"
-    )
+    expected = f"one of {', '.join(known)}" if known else "a recording: this family clones voices and has no named ones"
     cure = f"did you mean `{hint}`?" if hint else ""
     return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)
 

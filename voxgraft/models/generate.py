@@ -417,7 +417,7 @@ class DecodeGraph:
         from voxgraft.nn.decode import FusedDecodeStep
 
         self._step = FusedDecodeStep(body, state.cache)
-        # A first step outside the graph compiles kernels and initialises libraries, which a capture must not do.
+        # A first step outside the graph compiles kernels and initializes libraries, which a capture must not do.
         state.begin(model.spec)
         self._once(model)
         torch.cuda.synchronize()

@@ -298,7 +298,7 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
     gate = Gate()
     adapted: dict[int, nn.Module] = {}
     for name, layer in plain.items():
-        # Uniform over ± 1 / sqrt(I), as PEFT initialises it. Named generators: other layers do not change the numbers.
+        # Uniform over ± 1 / sqrt(I), as PEFT initializes it. Named generators: other layers do not change the numbers.
         generator = np.random.default_rng([seed, *name.encode()])
         drawn = generator.random((rank, layer.in_features), dtype=np.float32)  # [R, I]
         down = torch.from_numpy((2 * drawn - 1) / np.float32(math.sqrt(layer.in_features)))

@@ -1,4 +1,4 @@
-"""Small parts that several models share: layers, empty initialisation, chunked losses, CUDA graphs of solvers."""
+"""Small parts that several models share: layers, empty initialization, chunked losses, CUDA graphs of solvers."""
 
 from __future__ import annotations
 

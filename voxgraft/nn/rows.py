@@ -40,10 +40,10 @@ class RowLayout:
 
     def __post_init__(self) -> None:
         if self.base_pieces < 1 or self.num_new < 0 or self.spare_rows < 0:
-            raise GraftError("rows-layout", f"a table of {self}", expected="at least 1 base piece, no negative number")
+            raise GraftError("rows-layout", f"a table of {self}", expected="at least 1 base token, no negative number")
 
     def __str__(self) -> str:
-        return f"{self.base_pieces:,} base pieces + {self.num_new:,} new + {self.spare_rows:,} spare"
+        return f"{self.base_pieces:,} base tokens + {self.num_new:,} new + {self.spare_rows:,} spare"
 
     @classmethod
     def of_base(cls, base_rows: int, num_new: int, spare_rows: int = 0) -> RowLayout:

@@ -191,7 +191,12 @@ def create_run(settings: NewSettings) -> NewResult:
     text = _format_run_yaml(run_settings, run, rows)
     if (language := run_settings.language) is not None:
         if find_exemplar(language) is None:
-            findings.append(finding("language-unlisted", f"`{language}` is not in CLDR, so its alphabet is unknown"))
+            findings.append(
+                finding(
+                    "language-unlisted",
+                    f"`{language}` is not in CLDR (Unicode's language data), so its alphabet is unknown",
+                )
+            )
         if kind is not None and base_language(language) in kind.languages:
             language_names = ", ".join(kind.languages)
             found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {language_names})"

@@ -288,7 +288,7 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
         if card is not None and source.tokenizer_sha256 != card.tokenizer_sha256:
             return f"{role} was encoded with another tokenizer"
         if card is not None and source.text != text_rules_identity(card.rules):
-            return f"{role} was normalised with other text rules"
+            return f"{role} was normalized with other text rules"
         if card is not None and source.base_sha256 != card.base["checkpoint_sha256"]:
             return f"{role} was prepared for another base"
         if ledger.sets.get(role) != prepared.fingerprint:

@@ -138,7 +138,7 @@ def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
         "run": f"{setup.run.path}: {card.language} onto {setup.family.name}, {mode}",
         "base": f"{card.base['checkpoint']}, sha256 {base_hash[:HASH_PREFIX_LENGTH]}, {format_count(numbers)} numbers",
         "tokenizer": (
-            f"{card.tokenizer}, sha256 {own_hash[:HASH_PREFIX_LENGTH]}, {setup.graft.tokenizer.size:,} pieces"
+            f"{card.tokenizer}, sha256 {own_hash[:HASH_PREFIX_LENGTH]}, {setup.graft.tokenizer.size:,} tokens"
         ),
         "text rows": rows,
         "trained": f"{_join_pairs(parts)}; total {share}",
@@ -478,7 +478,7 @@ def _build_monitor(setup: TrainingSetup, loop: Trainer) -> LearningMonitor:
 def _add_speech_judges(
     setup: TrainingSetup, loop: Trainer, settings: TrainCommandSettings
 ) -> InTrainingEvaluation | None:
-    """What chooses the best step by its speech: a recogniser every `listen_every` steps, else loops and lengths.
+    """What chooses the best step by its speech: a recognizer every `listen_every` steps, else loops and lengths.
 
     With few clips the held-out loss alone prefers a step that loops. So where nothing is transcribed, the step of the
     lowest loss and the last one say the same texts at the end.

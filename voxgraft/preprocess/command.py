@@ -495,7 +495,7 @@ class _PrepareJob:
         self.foreign_voices = list_foreign_voices(self.family, self.files)
         if self.family.can_clone_voices(self.files):
             if settings.voices:
-                found = f"--voices {settings.voices[0]}: the base learns from each clip in its own voice"
+                found = f"--voices {settings.voices[0]} is given, but this base clones the voice of each clip"
                 raise ConfigError("config-value", found, expected="a base with fixed voices", cure="omit --voices.")
         else:
             chosen = assign_voices([clip.speaker for clip in clips], named, settings.voices)

@@ -107,7 +107,7 @@ def read_speech_request(body: bytes, scheduler: Scheduler, settings: ServeSettin
     models = {MODEL_NAME: None, **dict.fromkeys(MODEL_ALIASES), **{f"{MODEL_NAME}-{code}": code for code in languages}}
     model = values.get("model", MODEL_NAME)
     if not isinstance(model, str) or model not in models:
-        message = f"there is no such model; the models are {', '.join([*models][:1] + [*models][4:])}"
+        message = f"unknown model; expected one of: {', '.join([*models][:1] + [*models][4:])}"
         raise RequestError(404, "model_not_found", message, "model")
     text = values.get("input")
     if not isinstance(text, str):
@@ -176,7 +176,8 @@ def choose_language(text: str, languages: tuple[str, ...], usual: str | None) ->
     found = find_languages_by_script(text, languages)
     if len(found) == 1 or (usual is not None and usual in found) or (not found and usual is not None):
         return found[0] if len(found) == 1 else str(usual)
-    message = f"the script of the text does not tell its language; state one of {', '.join(found or languages)}"
+    choices = ", ".join(found or languages)
+    message = f"the script of the text does not determine the language; set `language` to one of {choices}"
     raise RequestError(400, "language_required", message, "language")
 
 
@@ -191,7 +192,7 @@ def convert_error(error: Exception) -> RequestError:
         item = error.finding  # without `where`: that may be a path of this machine
         message = f"{item.found} (expected: {item.expected})" if item.expected else item.found
         return RequestError(400, item.code.replace("-", "_"), _CONTROL_CHARACTERS.sub(" ", message), "input")
-    return RequestError(500, "internal_error", "the server failed on this request")
+    return RequestError(500, "internal_error", "internal server error")
 
 
 class SpeechResponse(Response):

@@ -75,11 +75,11 @@ def resolve_key(settings: ServeSettings) -> str | None:
         return None
     key = None if key is None else key.strip()
     if key is None or len(key) < MIN_KEY:
-        found = f"{settings.host} can be reached by others" if key is None else "the API key is too short"
+        found = f"{settings.host} can be reached from other machines" if key is None else "the API key is too short"
         raise ConfigError("serve-key", found, expected=f"an API key of at least {MIN_KEY} characters")
     if not key.isascii() or not key.isprintable():
         # Programs send other characters in different encodings, or not at all.
-        found = "the API key has characters that a header cannot carry"
+        found = "the API key contains characters that are not allowed in an HTTP header"
         raise ConfigError("serve-key", found, expected="letters, digits and punctuation of ASCII")
     return key
 

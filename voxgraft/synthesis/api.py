@@ -43,7 +43,7 @@ class TTS:
         self.models = models
         vocoder = models.context.vocoder()
         if vocoder is None:
-            found = f"{models.context.family.name} cannot make sound here: its vocoder is missing"
+            found = f"{models.context.family.name} cannot produce sound here: the base has no vocoder"
             raise ConfigError("no-waveform-end", found, where=models.context.files.folder)
         vocoder.validate()
         self.vocoder: Vocoder = vocoder
@@ -180,7 +180,7 @@ def _find_graft(folder: Path) -> Path:
         return folder
     run = RunFolder(folder)
     if (which := detect_trained_output(run, RunJournal(run.journal).read())) != "graft":
-        found = f"the last training of {folder.name} was {which}, which has a backbone of its own"
+        found = f"the last training of {folder.name} was {which}, which leaves no graft"
         raise GraftError("speak-grafts", found, expected="runs that were trained gated", where=folder)
     return run.graft
 

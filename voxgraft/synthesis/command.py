@@ -234,7 +234,7 @@ def _encode_chunk(
     """A chunk, its pause and its ids; in smaller chunks where the model takes no text that long."""
     encoded, most = system.encode(text, language), system.model.spec.max_text
     if not encoded.ids:
-        found = f"the tokenizer has no piece for any letter of {text!r:.80}"
+        found = f"the tokenizer has no token for any letter of {text!r:.80}"
         raise TextError("speak-nothing", found, expected=f"a text in {language}")
     if len(encoded.ids) <= most:
         return [(text, pause_seconds, encoded)]
@@ -270,7 +270,7 @@ def _check_text(system: SpeakingModel, utterance: UtteranceRequest, text: str, l
         yield finding("speak-other-script", found, expected=expected, where=where)
     grown = text_encoder.grown if text_encoder.is_new_language(language) else None
     if grown is not None and not text_encoder.rules.is_stated:
-        found = "the graft states no text rules, so the text is read as it is"
+        found = "the graft states no text rules, so the text is not normalized"
         yield finding("text-rules-missing", found, where=where)
     elif grown is not None and any(map(str.isdecimal, text := text_encoder.own_text(text))):
         example = next(part for part in text.split() if any(map(str.isdecimal, part)))
@@ -293,7 +293,7 @@ def _plan_files(
     """Sound files: one for each utterance, or one for all, or none. Raises if any file, codes included, is refused."""
     output, codes = settings.output, settings.codes
     if vocoder is None and (output is not None or codes is None):
-        found = f"{family.name} cannot make sound here: its vocoder is missing"
+        found = f"{family.name} cannot produce sound here: the base has no vocoder"
         raise ConfigError("no-waveform-end", found, expected="--codes FILE.json without --output")
     if codes is not None:
         kind = codes.suffix.lower()
@@ -327,7 +327,7 @@ def _plan_files(
         # A folder has no suffix, unless it exists already.
         if suffix and suffix not in AUDIO_FORMATS and not is_folder(output):
             found = f"--output {output.name}: {suffix} is not a supported output format"
-            expected = f"a name that ends in {', '.join(AUDIO_FORMATS)}, or a folder, without a suffix"
+            expected = f"a file name that ends in {', '.join(AUDIO_FORMATS)}; or a folder name, without a suffix"
             raise ConfigError("speak-output", found, expected=expected)
         in_folder = tuple(output / f"{one.name}{WAV_SUFFIX}" for one in utterances)
         sound = (output,) if suffix in AUDIO_FORMATS else in_folder
@@ -585,10 +585,10 @@ class SpeakResult:
     def lines(self) -> list[Line]:
         lines: list[Line] = []
         for at, one in enumerate(self.said):
-            pieces = f", {len(one.pieces)} pieces" if len(one.pieces) > 1 else ""
+            segments = f", {len(one.pieces)} segments" if len(one.pieces) > 1 else ""
             where = f": {self.sound[at]}" if self.sound else ""
             stop = (STOP_DESCRIPTIONS[one.stop], "green" if one.stop == "ended" else "bold yellow")
-            head = f"{one.utterance.name}  {one.language}  {self._seconds(one):.1f} s{pieces}, "
+            head = f"{one.utterance.name}  {one.language}  {self._seconds(one):.1f} s{segments}, "
             lines.append(style_line(head, stop, where))
         lines += [text for item in self.findings for text in item.lines()]
         total = sum(map(self._seconds, self.said))

@@ -147,7 +147,7 @@ class SpeakingModel:
     def why_unspeakable(self, ids: Sequence[int]) -> str:
         """Why a text with these ids cannot be spoken; empty where it can."""
         if not ids:
-            return "the tokenizer has no piece for any of its letters"
+            return "the tokenizer has no token for any of its letters"
         if len(ids) > self.model.spec.max_text:
             return f"it has {len(ids):,} text tokens; the model's maximum is {self.model.spec.max_text:,}"
         return ""
@@ -234,11 +234,11 @@ def open_checkpoint_model(context: ModelContext, folder: Path, language: str | N
     files = context.family.files(folder)
     grown = open_tokenizer(files.tokenizer).size > open_tokenizer(context.files.tokenizer).size
     if grown and language is None:
-        found = f"{files.tokenizer.name} has more pieces than the base's, but its language is not known"
+        found = f"{files.tokenizer.name} has more tokens than the base's, but its language is not known"
         raise GraftError("evaluate-language", found, expected="--language", where=folder)
     text_encoder = TextEncoder.of(context.family, open_tokenizer(files.tokenizer), None, None)
     if grown:
-        # How others normalised their texts is not known, so texts are read as they are.
+        # How others normalized their texts is not known, so texts are read as they are.
         text_encoder = _build_text_encoder(
             context, files.tokenizer, str(language), find_text_rules(files.tokenizer) or TextRules(NO_RULES)
         )
@@ -279,9 +279,8 @@ def detect_trained_output(run: RunFolder, journal: list[dict[str, object]]) -> E
         raise GraftError("merged-missing", found, expected=f"{name}/, or --variant graft", where=run.path)
     card = find_merged_card(run.path / name / "checkpoint") if name is not None else None
     if card is not None and not is_of_last_training(card, journal):
-        found = (
-            f"{name}/ belongs to an earlier training (step {card.get('step')}); the last one has not written one yet"
-        )
+        step = card.get("step")
+        found = f"{name}/ belongs to an earlier training (step {step}); the last one has not written its result yet"
         raise GraftError("merged-stale", found, where=run.path / str(name))
     return which
 

@@ -1,7 +1,7 @@
 """The one text front end: text rules of the language, the family's own front, the tokenizer that the language chooses.
 
 Learning pieces, preparing data, training, samples, synthesis, evaluation, exports and the proof all come here. Text of
-a base language is always encoded by the base's own tokenizer and never normalised; rules and the extended tokenizer are
+a base language is always encoded by the base's own tokenizer and never normalized; rules and the extended tokenizer are
 for the new language alone. A text may have spans in other languages (`[en]Hello[/en]`), each encoded by its language.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from voxgraft.tokenizers.prove import NewLanguageText, TokenizerProof
     from voxgraft.tokenizers.train import LearnedAdditions
 
-# Normalisers, and what learns and proves tokenizers, are imported on use: a base that only speaks needs none of them.
+# Normalizers, and what learns and proves tokenizers, are imported on use: a base that only speaks needs none of them.
 
 # With a smaller share of letters in the language's own script, the texts are of another language.
 _MIN_OWN_SCRIPT_SHARE = 0.3
@@ -80,7 +80,7 @@ class TextEncoder:
     grown: Tokenizer | None = None
     language: str | None = None
     stated_rules: TextRules | None = None
-    """How text of the new language is normalised before the front sees it; None: not at all."""
+    """How text of the new language is normalized before the front sees it; None: not at all."""
 
     @classmethod
     def of(
@@ -300,7 +300,7 @@ def learn_language_pieces(
         if item.level == "error":
             raise TextError.of(item)
     if text_encoder.tag in base.ids and not base.has_control_token(text_encoder.tag):
-        raise TokenizerError("tag-taken", f"the base has {text_encoder.tag} as an ordinary piece", where=base.path)
+        raise TokenizerError("tag-taken", f"the base has {text_encoder.tag} as an ordinary token", where=base.path)
     tag = text_encoder.tag if text_encoder.tag and not base.has_control_token(text_encoder.tag) else None
     header = TokenizerAdditions(text_encoder.family.name, language, base.kind, base.sha256, tag, ())
     return learn_additions(base, text_encoder.prepare, sentences, header, settings)

@@ -1,6 +1,6 @@
 """One interface over every kind of text tokenizer, and the additions that a new language brings to one.
 
-A file is recognised by its contents and not by its name. A tokenizer here reads text that its family's front has
+A file is recognized by its contents and not by its name. A tokenizer here reads text that its family's front has
 prepared; it knows nothing of families, tags or languages.
 """
 
@@ -176,7 +176,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def normalise(self, prepared: str) -> str:
-        """What the file's own normaliser makes of prepared text; tags and controls in it become spaces."""
+        """What the file's own normalizer makes of prepared text; tags and controls in it become spaces."""
 
     @abstractmethod
     def grown(self, additions: TokenizerAdditions) -> bytes:
@@ -195,7 +195,7 @@ class Tokenizer(ABC):
 _EXCESSIVE_MARKS = regex.compile(r"\p{M}{64}")
 # A line up to this length is composed quickly, whatever it holds.
 _MAX_UNCHECKED_LENGTH = 1000
-# How the manifest of a dataset is recognised.
+# How the manifest of a dataset is recognized.
 MANIFEST_SUFFIX, MANIFEST_PREFIX = ".jsonl", '{"voxgraft_manifest"'
 
 

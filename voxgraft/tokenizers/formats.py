@@ -152,11 +152,11 @@ def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
                 raise_unsupported_tokenizer(path, found, _shorten_json(accepted[0]))
     vocab, added, merges = model.get("vocab"), document.get("added_tokens"), model.get("merges")
     if not isinstance(vocab, dict) or not vocab:
-        raise_broken_tokenizer(path, "model.vocab is not a map from piece to id")
+        raise_broken_tokenizer(path, "model.vocab is not a map from token to id")
     holders: dict[int, str] = {}
     for piece, at in vocab.items():
         if not _is_token_id(at):
-            found = f"piece {piece!r:.40} has id {_shorten_json(at)}"
+            found = f"token {piece!r:.40} has id {_shorten_json(at)}"
             raise_broken_tokenizer(path, found, f"a whole number from 0 to {MAX_TOKEN_ID - 1:,}")
     for piece, at in vocab.items():
         if at in holders:
@@ -179,7 +179,7 @@ def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
             raise_broken_tokenizer(path, f"added token {content!r:.40} lacks one of {', '.join(_ADDED_TOKEN_FLAGS)}")
         # An added token may also be in the vocabulary, but then with the same id.
         if content in seen or vocab.get(content, at) != at or holders.get(at, content) != content:
-            found = f"added token {content!r:.40} with id {at} clashes with another piece"
+            found = f"added token {content!r:.40} with id {at} clashes with another token"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen.add(content)
         holders[at] = content
@@ -188,7 +188,7 @@ def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-            raise_broken_tokenizer(path, f"merge {number} is {_shorten_json(merge)}", "two pieces")
+            raise_broken_tokenizer(path, f"merge {number} is {_shorten_json(merge)}", "two tokens")
         for piece in (*pair, "".join(pair)):
             if piece not in vocab:
                 raise_broken_tokenizer(path, f"merge {number} needs {piece!r:.40}, which is not in the vocabulary")
@@ -409,7 +409,7 @@ def _validate_sentencepiece(model: Any, path: Path) -> None:
         if not text or "\x00" in text:
             raise_broken_tokenizer(path, f"piece {at} is empty or contains NUL")
         if text in seen:
-            found = f"piece {text!r:.40} is on id {seen[text]} and on id {at}"
+            found = f"piece {text!r:.40} has the ids {seen[text]} and {at}"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen[text] = at
         if not _NORMAL <= piece.type <= _UNUSED:
@@ -438,18 +438,18 @@ def _validate_charsmap(charsmap: bytes, path: Path) -> None:
     """
     size = int.from_bytes(charsmap[:4], "little") if len(charsmap) > 4 else 0
     if size < 1024 or size % 1024 or 4 + size >= len(charsmap) or charsmap[-1] != 0:
-        raise_broken_tokenizer(path, "the normaliser's table is damaged")
+        raise_broken_tokenizer(path, "the normalizer's table is damaged")
     units = np.frombuffer(charsmap, dtype="<u4", count=size // 4, offset=4).astype(np.int64)
     inner = units >> 31 == 0  # a unit with the highest bit is a value
     # The offset has 22 bits from bit 10 on; bit 9 says that it counts in steps of 256.
     jumps = np.arange(len(units)) ^ (units >> 10 << ((units & 1 << 9) >> 6))
     if (jumps[inner] | 0xFF >= len(units)).any():  # any byte may be added to the target
-        raise_broken_tokenizer(path, "the normaliser's table points outside itself")
+        raise_broken_tokenizer(path, "the normalizer's table points outside itself")
     # A unit with bit 8 says that its jump leads to a value: the place of a text behind the table.
     offsets = units[jumps[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
     # These texts must begin at whole characters, or the normalizer's results could not be read back.
     texts = charsmap[4 + size :]
     starts = np.frombuffer(texts, dtype=np.uint8) & 0xC0 != 0x80
     if (offsets >= len(texts)).any() or not starts[offsets].all():
-        raise_broken_tokenizer(path, "the normaliser's table points outside its texts")
+        raise_broken_tokenizer(path, "the normalizer's table points outside its texts")
     texts.decode("utf-8")

@@ -167,7 +167,7 @@ class TokenizerProof:
                     ),
                 )
             )
-        lines.append(f"pieces that can never occur: {len(self.unreachable):,}")
+        lines.append(f"tokens that can never occur: {len(self.unreachable):,}")
         for item in self.findings:
             lines += item.lines()
         return lines
@@ -228,13 +228,13 @@ def prove_tokenizer(
             if signs:
                 listed = "; ".join(f"{describe_character(sign)} ({unknown[sign]:,}×)" for sign in signs[:3])
                 more = f" and {len(signs) - 3:,} more" if len(signs) > 3 else ""
-                found = f"of {after.tokens:,} tokens of the new language {after.unknown:,} are unknown: {listed}{more}"
+                found = f"{after.unknown:,} of {after.tokens:,} tokens of the new language are unknown: {listed}{more}"
                 findings.append(finding(code, found, expected="0"))
     unused = tuple(piece for piece in unreachable if piece not in dead)
     levels: tuple[tuple[Level, tuple[str, ...]], ...] = (("error", dead), ("warning", unused))
     for level, pieces in levels:
         if pieces:
-            found = f"{len(pieces):,} added pieces can never occur in text: {' '.join(pieces[:5])}"
+            found = f"{len(pieces):,} added tokens can never occur in text: {' '.join(pieces[:5])}"
             findings.append(finding("proof-unreachable", found, expected="0", level=level))
     findings += check_word_boundaries(new)
     return TokenizerProof(
@@ -370,13 +370,12 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
     moved = [at for at in range(base.size) if at >= grown.size or base.pieces[at] != grown.pieces[at]]
     if moved:
         at = moved[0]
-        found = (
-            f"{len(moved):,} of {base.size:,} base ids changed; id {at} was {base.shown(at)!r}, is {grown.shown(at)!r}"
-        )
+        found = f"{len(moved):,} of {base.size:,} base ids changed; "
+        found += f"id {at} was {base.shown(at)!r} and is now {grown.shown(at)!r}"
         kept = [piece for piece in base.pieces if piece is not None]
         if base.gaps and list(grown.pieces[: len(kept)]) == kept:
             found += (
-                f": the ids were counted again, without the base's {len(base.gaps)} that have no piece "
+                f": ids without a token were skipped in the new numbering; the base has {len(base.gaps)} of them "
                 f"(the first is {base.gaps[0]})"
             )
         findings.append(finding("tokenizer-not-grown", found, where=where))
@@ -385,10 +384,10 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
         and isinstance(grown, SentencePieceTokenizer)
         and base.scores != grown.scores[: base.size]
     ):
-        findings.append(finding("tokenizer-not-grown", "scores of base pieces were changed", where=where))
+        findings.append(finding("tokenizer-not-grown", "scores of base tokens were changed", where=where))
     # Holes of the base stay: filling one would move nothing, but its row means nothing that is known.
     if gaps := sorted({*grown.gaps} - {*base.gaps}):
-        found = f"{len(gaps):,} ids have no piece, the first is {gaps[0]}"
+        found = f"{len(gaps):,} ids have no token, the first is {gaps[0]}"
         findings.append(finding("tokenizer-gaps", found, where=where))
     if tag is not None and not grown.has_control_token(tag):
         found = f"{tag} is encoded as {' '.join(map(grown.shown, grown.encode(tag)))}"

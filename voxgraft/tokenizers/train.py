@@ -69,7 +69,7 @@ def learn_merges(units: Mapping[tuple[str, ...], int], rules: MergeRules) -> lis
     if not rules.num_pieces or not rules.new_characters:
         return []
     learner = _MergeLearner(units, rules)
-    with progress.progress_task("training pieces", rules.num_pieces) as advance:
+    with progress.progress_task("training tokens", rules.num_pieces) as advance:
         while len(learned) < rules.num_pieces and (best := learner.best()) is not None:
             pair, piece = best
             learner.apply(pair, piece.text)
@@ -332,7 +332,7 @@ def _score_unigram_pieces(
     for at_round in range(_MAX_SCORING_ROUNDS):
         tokenizer = _build_extended_tokenizer(base, replace(additions, pieces=tuple(pieces)))
         uses: Counter[int] = Counter()
-        with progress.progress_task("scoring pieces", len(words)) as advance:
+        with progress.progress_task("scoring tokens", len(words)) as advance:
             for word, number in words.items():
                 for token in tokenizer.encode(word):
                     uses[token] += number

@@ -237,7 +237,7 @@ class CudaGraphRunner:
                 torch.cuda.use_mem_pool(self._pool, device),
                 torch.autograd.set_multithreading_enabled(False),
             ):
-                self._forward_backward(inputs)  # compiles, and lets the libraries initialise
+                self._forward_backward(inputs)  # compiles, and lets the libraries initialize
             torch.cuda.current_stream(device).wait_stream(stream)
             torch.cuda.synchronize(device)
             pool = cast("Any", self._pool.id)  # torch's type hint knows only its other kind of handle

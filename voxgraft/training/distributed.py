@@ -328,7 +328,7 @@ class ProcessWatchdog:
             known, since = self._heard.get(rank, (0, now))
             self._heard[rank] = (count, now if count != known else since)
             if 0 < count < FINISHED_HEARTBEAT and now - self._heard[rank][1] > HEARTBEAT_TIMEOUT_SECONDS:
-                found = f"process {rank} of {self.world_size} sent no sign of life for {now - since:.0f} seconds"
+                found = f"process {rank} of {self.world_size} sent no heartbeat for {now - since:.0f} seconds"
                 yield finding("process-lost", found)
 
     def _store_key(self, name: str | int) -> str:

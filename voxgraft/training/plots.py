@@ -318,7 +318,7 @@ def make_figure_renderable(figure: Figure) -> None:
 
 
 def make_text_renderable(text: str) -> str:
-    """The text as a chart can show it: words with letters that no installed font has are romanised, never boxes."""
+    """The text as a chart can show it: words with letters that no installed font has are romanized, never boxes."""
     if not (missing := _missing_characters(text)):
         return text
     names = _find_fonts_for_text(text)

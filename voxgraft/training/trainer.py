@@ -431,7 +431,7 @@ def resume_training(loop: Trainer, *, fresh: bool = False, from_step: int | None
     changed_piece = ""
     for at, (old, new) in enumerate(zip(before, now, strict=False)):
         if old != new:
-            changed_piece = f"new piece {at + 1:,} of {len(now):,} is {new!r}, but was {old!r} of {len(before):,}"
+            changed_piece = f"new token {at + 1:,} of {len(now):,} is {new!r}, but was {old!r} of {len(before):,}"
             break
     fixed = [change for change in found if not (grew and change.key in TOKENIZER_GROWTH_KEYS)]
     require_no_fixed_changes(fixed, state.step, changed_piece)

@@ -224,7 +224,7 @@ class ProjectJobs:
         with self._start_lock():
             before = self.conflicting(verb)
             if before is not None:
-                found = f"{before.verb} is running already, for {before.seconds:.0f} s"
+                found = f"`{before.verb}` has been running for {before.seconds:.0f} s"
                 raise ConfigError("ui-job-running", found, where=before.folder)
             about = {"verb": verb, "argv": [*argv], "where": str(where), "started": time.time(), "server": os.getpid()}
             about |= {"first": [*first]} if first else {}

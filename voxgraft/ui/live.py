@@ -148,7 +148,7 @@ def job_progress(project: Path, job: UiJob) -> JobProgress:
         names: list[str] = list(PIPELINE_STAGES)
         first = job.read("job.json").get("first")
         if not stage:
-            return JobProgress("making the demo recordings" if first else "starting")
+            return JobProgress("creating the demo recordings" if first else "starting")
         return JobProgress(f"{stage} (stage {names.index(stage) + 1} of {len(names)})", names.index(stage) / len(names))
     return JobProgress(job.verb)
 

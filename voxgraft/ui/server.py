@@ -188,10 +188,10 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
         try:
             found = roots.resolve_inside(path)
         except VoxgraftError:
-            return PlainTextResponse("not here\n", 404)
+            return PlainTextResponse("not found\n", 404)
         kind = MIME_TYPES.get(found.suffix.lower())
         if kind is None or not found.is_file():
-            return PlainTextResponse("not here\n", 404)
+            return PlainTextResponse("not found\n", 404)
         headers = {
             "content-security-policy": SANDBOX_POLICY,
             "cross-origin-resource-policy": "cross-origin",
@@ -287,7 +287,7 @@ def _resolve_password(settings: UiSettings) -> str | None:
     if given is None and sys.stdin.isatty():
         given = getpass.getpass("Password for the web UI: ")
     if given is None or len(given) < MIN_PASSWORD:
-        found = f"{settings.host} can be reached by others" if given is None else "the password is too short"
+        found = f"{settings.host} can be reached from other machines" if given is None else "the password is too short"
         raise ConfigError("ui-password", found, expected=f"a password of at least {MIN_PASSWORD} characters")
     return given
 

@@ -427,7 +427,7 @@ class S3GenVocoder(Vocoder):
             return self.refusal.finding.found
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
-        return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+        return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
     def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:
         return Clip(voice.codes, {**voice.voice, REFERENCE_AUDIO: cut_reference(samples, rate)})
@@ -558,8 +558,8 @@ class S3GenStream:
             self.codes += validate_codes(codes).tolist()
         longest = (self.noise.flow.shape[1] - FRAMES_PER_CODE * len(self.reference.codes)) // FRAMES_PER_CODE
         if len(self.codes) > longest:
-            found = f"{len(self.codes):,} codes in one utterance"
-            raise AudioError("codes-outside", found, expected=f"at most {longest:,}, for which noise was drawn")
+            found = f"the utterance has {len(self.codes):,} codes"
+            raise AudioError("codes-outside", found, expected=f"at most {longest:,}")
         self._ended = last
         with self.model.precision():
             self._grow_mel(last=last)

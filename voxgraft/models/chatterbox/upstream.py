@@ -71,7 +71,7 @@ _MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which support
 
 The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on. The new
 language is spoken by {merged}/, with the analyzer off: it watches three heads that were chosen for the old languages.
-Its text is normalised as in training, by the package voxgraft_text next to this file.
+Its text is normalized as in training, by the package voxgraft_text next to this file.
 """
 
 import hashlib
@@ -130,7 +130,7 @@ _ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which supports onl
     model = load(LANGUAGE)
     wav = model.generate("...", audio_prompt_path="voice.wav")
 
-English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalised as in
+English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalized as in
 training, by the package voxgraft_text next to this file, and gets its tag.
 """
 

@@ -154,7 +154,7 @@ class SemanticCodec(nn.Module):
         return codec.requires_grad_(False)
 
     def encode(self, features: Sequence[Tensor], batch_frames: int = BATCH_FRAMES) -> list[NDArray[np.int64]]:
-        """The codes of each clip, one a frame, as if it were alone. Normalised features [T, C] a clip."""
+        """The codes of each clip, one a frame, as if it were alone. Normalized features [T, C] a clip."""
         return [self.nearest(latent).cpu().numpy() for latent in self.latents(features, batch_frames)]
 
     @torch.no_grad()

@@ -390,9 +390,9 @@ _LOADER = '''"""Load this export with a checkout of IndexTTS-2 whose `indextts` 
     tts = load(LANGUAGE)
     tts.infer(spk_audio_prompt="voice.wav", text="...", output_path="out.wav")
 
-The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/, whose text is normalised as
+The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/, whose text is normalized as
 in training by the package voxgraft_text next to this file. Both have a config.yaml with gpt.number_text_tokens =
-{pieces:d}: the number of pieces; the tables have one row more, which no text uses.
+{pieces:d}: the number of tokens. The tables have one more row, which no text uses.
 """
 
 import hashlib
@@ -446,7 +446,7 @@ class IndexTTS2Program(UpstreamProgram):
             files, {name: "" for side in describe_indextts2(files).side_files for name in side.names}
         )
         own = {
-            CONFIG_NAME: "sizes and file names; number_text_tokens is the number of pieces",
+            CONFIG_NAME: "sizes and file names; number_text_tokens is the number of tokens",
             files.checkpoint.name: "the GPT; missing names are ignored, other shapes are an error",
             files.tokenizer.name: "text tokenizer",
         }

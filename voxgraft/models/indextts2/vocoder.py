@@ -564,7 +564,7 @@ class IndexTTS2Vocoder(Vocoder):
             expected = f"[{s2mel.size.dit.style}], as in s2mel"
             raise GraftError("condition-form", f"a style {list(style.shape)}", expected=expected)
         mel = compute_mel(to_device(voice.voice[REFERENCE_AUDIO]))  # [M, P]
-        # The quantised vectors alone: the prompt has no latents.
+        # The quantized vectors alone: the prompt has no latents.
         (condition,) = s2mel.length_regulator([table[to_device(voice.codes, np.int64)]], [mel.shape[1]])
         return FlowPrompt(mel, condition, style)
 

@@ -251,7 +251,7 @@ class Tiny(Family):
         names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME)
         missing = [name for name in names if not is_file(require_folder(folder) / name)]
         if missing:
-            found = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in the folder"
+            found = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in the folder"
             raise FileError("base-file-missing", found, expected=", ".join(names), where=folder)
         refuse_lookalike_files(self, folder / CHECKPOINT_NAME, folder / TOKENIZER_NAME)
         return BaseFiles(folder, folder / CHECKPOINT_NAME, folder / TOKENIZER_NAME)

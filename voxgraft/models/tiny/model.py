@@ -2,7 +2,7 @@
 
 The language model is Chatterbox's T3 with a constant prompt; tensors have T3's names. Its voice is a one-hot speaker
 of a table, or a vector that the codec's speaker encoder computes of a recording. The codec is convolutions around
-finite scalar quantisation, with an inverse STFT at the end.
+finite scalar quantization, with an inverse STFT at the end.
 
 Shapes: B utterances or clips, S samples, F mel frames (100 a second), N codes (25 a second in a base), L digits of a
 code, V numbers of a voice vector.
@@ -254,7 +254,7 @@ class TinyCodec(nn.Module):
 
 
 class FiniteScalarQuantizer(nn.Module):
-    """Finite scalar quantisation: every latent is squeezed into its range and rounded to a digit."""
+    """Finite scalar quantization: every latent is squeezed into its range and rounded to a digit."""
 
     levels: Tensor
     places: Tensor

@@ -504,8 +504,8 @@ class XTTSClipEncoder(ClipEncoder):
         mel_stats = read_tensors(files.checkpoint, {MEL_STATS_NAME: (NUM_MELS,)})[MEL_STATS_NAME]
         lowest = float(mel_stats.abs().nan_to_num(0.0, posinf=0.0).min())
         if lowest == 0:
-            found = f"{MEL_STATS_NAME} has numbers that are 0, NaN or infinite"
-            expected = "what mel powers are divided by"
+            found = f"{MEL_STATS_NAME} contains values that are 0, NaN or infinite"
+            expected = "finite values other than 0"
             raise CheckpointError("statistics-broken", found, expected=expected, where=files.checkpoint)
         settings = ReferenceSettings.of(files.config)
         return cls(model, speakers, mel_stats.to(model.device), settings, files.folder / DVAE_NAME)
@@ -625,6 +625,6 @@ def read_xtts_voices(path: Path) -> dict[str, Clip]:
             voices.setdefault(name, {})[array] = np.asarray(file.read(full_name), np.float32).reshape(shape)
     for name, arrays in voices.items():
         if len(arrays) != 2:
-            found = f"the voice {name:.80} has {' and '.join(arrays)} alone"
+            found = f"the voice {name:.80} has only {' and '.join(arrays)}"
             raise CheckpointError("tensors-mismatch", found, expected="latents and a speaker vector", where=path)
     return {name: Clip(voice=arrays) for name, arrays in voices.items()}

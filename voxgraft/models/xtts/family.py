@@ -102,14 +102,14 @@ class XTTS(Family):
                 for own, names in zip(found, (self.checkpoint_names, self.tokenizer_names), strict=True)
                 if own is None
             ]
-            lacking = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not in the folder"
+            lacking = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not in the folder"
             if not names:
-                lacking = f"{checkpoint.name if checkpoint else CHECKPOINT_NAME} contains no XTTS"
+                lacking = f"{checkpoint.name if checkpoint else CHECKPOINT_NAME} does not contain an XTTS model"
             missing = FileError("base-file-missing", lacking, expected=expected, where=folder)
             checkpoint, tokenizer = find_files_by_content(self, folder, missing)
         config = folder / CONFIG_NAME
         if not is_file(config):
-            found_text = f"{checkpoint.name} contains an XTTS, but {CONFIG_NAME} is not in the folder"
+            found_text = f"{checkpoint.name} contains an XTTS model, but {CONFIG_NAME} is not in the folder"
             cure = f"put the {CONFIG_NAME} of the base next to the checkpoint; the number of heads is only in it."
             raise FileError("base-file-missing", found_text, where=folder, cure=cure)
         refuse_lookalike_files(self, checkpoint, tokenizer)
@@ -177,9 +177,11 @@ class XTTS(Family):
         if not {"gpt.text_embedding.weight", "gpt.mel_embedding.weight"} <= shapes.keys() or is_xtts(shapes):
             return None
         rows = (*shapes["gpt.mel_embedding.weight"], 0)[0]
-        found = f"{path.name} is an XTTS of version 1: no gpt.conditioning_perceiver, {rows:,} speech rows"
+        found = f"{path.name} is XTTS version 1: it has no gpt.conditioning_perceiver, and {rows:,} speech rows"
         cure = "use XTTS v2 (coqui/XTTS-v2: model.pth, vocab.json, config.json)."
-        return finding("base-version", found, expected="XTTS v2: a perceiver, 1,026 speech rows", where=path, cure=cure)
+        return finding(
+            "base-version", found, expected="XTTS v2, with a perceiver and 1,026 speech rows", where=path, cure=cure
+        )
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> XTTSSize:
         config = read_xtts_config(files.config) if files.config else {}

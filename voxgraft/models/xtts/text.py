@@ -135,7 +135,7 @@ class XTTSTextFrontend(TextFrontend):
     def prepare(self, text: str, language: str | None) -> str:
         code = find_language(language)
         if language and code is None and language.lower() not in self._others:
-            found = f"XTTS's text steps know no language {language!r}"
+            found = f"XTTS has no text rules for the language {language!r}"
             raise TextError("text-unread", found, expected=f"one of {', '.join(LANGUAGES)}, or that of a graft")
         tag = language_tag(language) if language else ""
         return (tag + (clean_text(text, code) if code else _clean_other(text))).replace(" ", SPACE_TOKEN)
@@ -174,7 +174,7 @@ def _spell_chinese(text: str) -> str:
     try:
         return spell_chinese_numbers(text)
     except RecursionError:  # a quantity of tens of thousands of digits
-        found = f"a number of too many digits in 'zh', in a text of {len(text):,} characters"
+        found = f"a number in a Chinese text of {len(text):,} characters has too many digits"
         raise TextError("text-unread", found, expected="numbers in words") from None
 
 
@@ -216,7 +216,7 @@ def _read_number(written: str, language: str, number: str, *, ordinal: bool = Fa
         return _num2words(float(number) if "." in number else int(number), language, ordinal=ordinal)
     except _NUM2WORDS_ERRORS as error:
         kind = "the ordinal" if ordinal else "the number"
-        found = f"{kind} {written[:40]!r} in {language!r}: {type(error).__name__} in num2words"
+        found = f"num2words cannot read {kind} {written[:40]!r} in {language!r} ({type(error).__name__})"
         raise TextError("text-unread", found, expected="numbers in words") from None
 
 

@@ -58,7 +58,7 @@ _LOADER = '''"""Load this export with coqui-tts (0.28.0 was tested), whose token
     wav = model.inference("...", LANGUAGE, latents, speaker)["wav"]  # 24 kHz
 
 The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/. Text of the new language
-is normalised as in training, by the package voxgraft_text next to this file. Words of an old language may be marked in
+is normalized as in training, by the package voxgraft_text next to this file. Words of an old language may be marked in
 it: [en]words[/en].
 """
 

@@ -1,4 +1,4 @@
-"""The normalisers of Amharic and Tigrinya: words of numbers, dates, times, money and measures; abbreviations; marks.
+"""The normalizers of Amharic and Tigrinya: words of numbers, dates, times, money and measures; abbreviations; marks.
 
 Amharic: `docs/text.md` names the sources. Two spellings are in use for several numbers (ሶስት and ሦስት, ሃያ and ሀያ); one
 is written here, always the same. Tigrinya: after F. Gaim, "Tigrinya Number Verbalization" (arXiv 2601.03403) and CLDR

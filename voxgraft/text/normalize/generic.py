@@ -36,7 +36,7 @@ class TextChange:
 
 @dataclass(frozen=True, slots=True)
 class TextNote:
-    """Something that was seen and left alone. `place` is in the normalised text."""
+    """Something that was seen and left alone. `place` is in the normalized text."""
 
     rule: str
     text: str
@@ -45,7 +45,7 @@ class TextNote:
 
 @dataclass(frozen=True, slots=True)
 class NormalizedText:
-    """A normalised text with everything that was done to it, in order, and everything that was left alone."""
+    """A normalized text with everything that was done to it, in order, and everything that was left alone."""
 
     text: str
     changes: tuple[TextChange, ...] = ()
@@ -138,7 +138,7 @@ class Normalizer:
     def normalise(self, text: str) -> NormalizedText:
         """The text as it is learned and spoken. Takes any text and never raises.
 
-        The steps are repeated until they change nothing, so that normalising the result again changes nothing.
+        The steps are repeated until they change nothing, so that normalizing the result again changes nothing.
         """
         draft = TextEditor(text)
         for _ in range(MAX_PASSES):

@@ -1,4 +1,4 @@
-"""The text rules of a graft: which normaliser reads its language, by version and options. Stored in graft.json.
+"""The text rules of a graft: which normalizer reads its language, by version and options. Stored in graft.json.
 
 This module and those that it imports are copied into exports, where voxgraft is not installed: they may import only
 the standard library, `regex`, and num2words for languages whose numbers it reads.
@@ -105,7 +105,7 @@ def _whole_words(words: tuple[tuple[str, str], ...]) -> regex.Pattern[str]:
 
 @dataclass(frozen=True)
 class TextRules:
-    """How text of one language is normalised, in training and in synthesis."""
+    """How text of one language is normalized, in training and in synthesis."""
 
     version: str
     language: str = ""
@@ -201,7 +201,7 @@ class TextRules:
     def apply(self, text: str) -> str:
         """Text as the original program's front is given it. A text of one letter gets a full stop, since some stock
         programs leave it in its own case; with the stop it is ordinary text."""
-        # A command normalises a sentence several times: for coverage, for findings and for its ids.
+        # A command normalizes a sentence several times: for coverage, for findings and for its ids.
         return (_apply_rules if len(text) <= _MAX_KEPT_CHARACTERS else _apply_rules.__wrapped__)(self, text)
 
 

@@ -73,7 +73,7 @@ def build_data_tab(context: PageContext) -> None:
             came_from = form.add("sources", sought=SOURCE_PATHS, default=recording_sources, label="From")
             form.add("dataset", sought=DATASET_PATHS, default=run_dataset_folder, label="Into the dataset")
             form.add("language", default=run_language)
-            form.add("speaker", info="One speaker for everything (single speaker mode); empty: from the labels.")
+            form.add("speaker", info="Speaker name, if all recordings have one speaker. Empty: from the labels.")
         with gr.Accordion("How clips are cut and cleaned", open=False):
             form.add_all(("shortest", "longest", "lead", "tail", "join_gap"))
             form.add_all(("cut", "activity", "rolling", "fold_homophones"))
@@ -213,7 +213,7 @@ def sources_html(places: Sequence[Path], language: str) -> str:
     said = note_html("\n".join(parts), "warn" if any(alone.values()) else "good")
     shown = table_html(("recording", "text"), sorted(pairs)[:MAX_SHOWN_PAIRS])
     everything = "".join(details_html(f"All {what}", names) for what, names in alone.items() if len(names) > MAX_NAMED)
-    return f"{said}<details><summary>Which belongs to which</summary>{shown}</details>{everything}"
+    return f"{said}<details><summary>Pairs of recordings and texts</summary>{shown}</details>{everything}"
 
 
 def _show_dataset(

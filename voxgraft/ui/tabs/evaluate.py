@@ -197,7 +197,9 @@ def _scored_step_html(place: Path, scores: Mapping[str, Any]) -> str:
     """The step that scores belong to, and a mark if the run has something newer."""
     subject = scores["subject"]
     step, run = subject.get("step"), RunFolder(place.parent.parent)
-    what = note_html(f"these scores are of step {step:,}" if isinstance(step, int) else "these scores are of no step")
+    what = note_html(
+        f"these scores belong to step {step:,}" if isinstance(step, int) else "these scores belong to no training step"
+    )
     # What was made by hand from one saved step stays true; the scores of the run's result may not.
     is_result = subject.get("kind") == "run" and (subject.get("graft_sha256") or subject.get("checkpoint_sha256"))
     if not is_result or not run.settings.is_file():
@@ -205,7 +207,7 @@ def _scored_step_html(place: Path, scores: Mapping[str, Any]) -> str:
     last = journal_ends(run).last_step
     with contextlib.suppress(VoxgraftError):
         if not are_scores_current(run, scores):
-            words = f"out of date: these scores are of step {step}, and the run has trained to step {last:,} since"
+            words = f"out of date: these scores belong to step {step}, and the run has trained to step {last:,} since"
             again = target_button(PAGE_TARGETS["evaluate", ""], "Evaluate again")
             return f'<div class="vg-note vg-warn vg-old" role="status">{escape(words)}{again}</div>'
     return what
@@ -262,10 +264,12 @@ def _comparison_html(context: PageContext, found: dict[str, Any]) -> str:
         error = format_score(measure, Score(one["error"]["value"]))
         rows.append((name, one["mode"], one["step"], error, one["worst_language"], one["logits"]))
     error = f"{measure_title(measure)}, new language"
-    columns = ("run", "way", "step", error, "old language that lost most", "logits of old ones")
+    columns = ("run", "way", "step", error, "most degraded old language", "logits of old languages")
     differing = "".join(note_html(f"different {what}: the error rates are not comparable", "warn")
                         for what in found["differing"])  # fmt: skip
-    return differing + table_html(columns, rows) + _result_image(context, found, "gain and loss of the runs")
+    return (
+        differing + table_html(columns, rows) + _result_image(context, found, "improvement and degradation of the runs")
+    )
 
 
 def _result_image(context: PageContext, found: dict[str, Any], words: str) -> str:
@@ -277,7 +281,7 @@ def build_export_tab(context: PageContext) -> None:
     """Lay the tab Export out."""
     with gr.Accordion("1. Export", open=True, elem_id="export-make"):
         gr.Markdown(
-            "For the original program: *grown* speaks the old languages exactly as before, *merged* the new one. "
+            "For the original program: *extended* speaks the old languages exactly as before, *merged* the new one. "
             "*peft* is the adapter only, *graft* the small folder for others who use voxgraft."
         )
         form = CommandForm(context, "export", given=lambda project: {"model": project}, json=True)

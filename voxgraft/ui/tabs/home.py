@@ -359,7 +359,7 @@ def _run_head_html(
     elif ahead is not None:
         words, kind = f"Next: {ahead.name} ({ahead.why}). Press Continue.", "note"
     else:
-        words, kind = "All stages are done. Listen below, or let it say something.", "good"
+        words, kind = "All stages are done. Listen below, or enter a text to speak.", "good"
     title = f"<h2>{escape(context.roots.short(folder))}</h2><p>{escape(about)}</p>"
     said = error_html(error, "go") if error is not None else note_html(words, kind)
     if error is not None and needs_update(error):

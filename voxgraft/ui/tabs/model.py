@@ -37,7 +37,7 @@ BASE_FILE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.ba
 FROZEN_FACTS = (
     ("the base's files", "never changed", "good"),
     ("the base's rows (freeze)", "in no optimizer: nothing can change them, not even weight decay", "good"),
-    ("ids of old text", "the same as before: new pieces come after the old ones", "good"),
+    ("ids of old text", "the same as before: new tokens come after the old ones", "good"),
 )
 ADDITIONS_PATHS = PathFilter(endings=("additions.json",))
 EXAMPLE_TEXT = "ሰላም ለዓለም።\nen: Hello world."
@@ -113,8 +113,8 @@ def build_model_tab(context: PageContext) -> None:
         )
     with gr.Accordion("Create the graft: tokenizer and new rows", open=True, elem_id="model-graft"):
         gr.Markdown(
-            "Trains the letters and pieces that the base lacks on your texts, appends them, proves that old text "
-            "reads the same, and creates their rows. Elsewhere: extend the tokenizer and the embeddings."
+            "Trains the tokens that the base lacks on your texts, appends them, verifies that old text "
+            "keeps its ids, and creates the new rows. Elsewhere: extend the tokenizer and the embeddings."
         )
         form = CommandForm(context, "graft")
         with gr.Row():
@@ -174,7 +174,7 @@ def _inventory_html(context: PageContext, project: str) -> str:
         ("size", f"{checkpoint.get('values', 0):,} values, {format_bytes(checkpoint.get('bytes', 0))}", "note"),
         ("speaks", ", ".join(found.get("languages", [])), "note"),
         ("text rows", rows, "good"),
-        ("tokenizer", f"{tokenizer.get('pieces', 0):,} pieces", "note"),
+        ("tokenizer", f"{tokenizer.get('pieces', 0):,} tokens", "note"),
         graft,
     ]
     missing = [item for item in found.get("files", []) if not item.get("there") and item.get("needed_for")]
@@ -204,9 +204,9 @@ def _download_terms_html(chosen: str | None) -> str:
 def build_tokenizer_tab(context: PageContext) -> None:
     """Lay the tab Tokenizer out."""
     gr.Markdown(
-        "A tokenizer splits text into pieces that the model knows. The old one stays as it is: new letters and pieces "
-        "are appended, so old text keeps its ids. Creating the graft (tab Model) does all of this automatically; here "
-        "you can inspect it, prove it, or do it step by step."
+        "A tokenizer splits text into tokens that the model knows. The old tokens keep their ids: new tokens "
+        "are appended. Creating the graft (tab Model) does all of this automatically. Here you can inspect the result, "
+        "prove that old text is unchanged, or do it step by step."
     )
     with gr.Accordion("Old and new side by side", open=True, elem_id="tokenizer-spelling"):
         text = gr.Textbox(
@@ -227,7 +227,7 @@ def build_tokenizer_tab(context: PageContext) -> None:
             [button.click], lambda project, typed: _tokenize_html(context, project, typed), inputs, [state],
             show_progress="minimal", show_progress_on=[state],
         )  # fmt: skip
-    with gr.Accordion("The proof: does old text still read the same?", open=False, elem_id="tokenizer-proof"):
+    with gr.Accordion("Proof: does old text keep its ids?", open=False, elem_id="tokenizer-proof"):
         form = CommandForm(context, "tokenizer prove", json=True)
         with gr.Row():
             form.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
@@ -239,7 +239,7 @@ def build_tokenizer_tab(context: PageContext) -> None:
             form.add("family")
         form.finish("Prove")
         form.show_result("proof-shown", _proof_html)
-    with gr.Accordion("Step by step: train pieces on texts, and append them to the base's", open=False):
+    with gr.Accordion("Step by step: train tokens on texts, and append them to the base's", open=False):
         learning = CommandForm(context, "tokenizer train")
         with gr.Row():
             learning.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
@@ -248,7 +248,7 @@ def build_tokenizer_tab(context: PageContext) -> None:
             learning.add("output", sought=ADDITIONS_PATHS, default=lambda project: project / "additions.json")
         learning.add_all(("tokenizer.pieces", "tokenizer.min_count", "tokenizer.max_piece_characters"))
         learning.add_all(("family", "overwrite"))
-        learning.finish("Train the pieces")
+        learning.finish("Train the tokens")
         merging = CommandForm(context, "tokenizer merge")
         with gr.Row():
             merging.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
@@ -299,8 +299,8 @@ def _tokenize_html(context: PageContext, project: str, typed: str) -> str:
                 unknown = sum(bool(piece[2]) for piece in pieces)
                 marked = (f"{'✗' if missing else ''}{piece} ({number})" for piece, number, missing in pieces)
                 rows.append((name, f"{len(pieces):,}", f"{unknown:,}", "  ".join(marked)))
-        shown += [note_html(sentence["text"]), table_html(("", "tokens", "unknown", "pieces (ids)"), rows)]
-    return "".join(shown) or note_html("type something")
+        shown += [note_html(sentence["text"]), table_html(("", "count", "unknown", "tokens (ids)"), rows)]
+    return "".join(shown) or note_html("enter a text")
 
 
 def _default_proof_texts(project: Path) -> list[Path] | None:
@@ -311,12 +311,12 @@ def _proof_html(found: dict[str, Any]) -> str:
     counts = found["sentences"]
     kept = found["old_text_same"]
     shown_facts = [
-        ("old text reads the same", "kept" if kept else "BROKEN", "good" if kept else "bad"),
+        ("ids of old text", "kept" if kept else "BROKEN", "good" if kept else "bad"),
         ("base sentences compared", f"{counts['total']:,}", "note"),
         ("the same ids", f"{counts['same']:,}", "good"),
         ("base had unknowns itself", f"{counts['base_unknown']:,}", "note"),
         ("changed", f"{counts['changed']:,}", "bad" if counts["changed"] else "good"),
-        ("pieces before, after", f"{found['base_pieces']:,}, {found['grown_pieces']:,}", "note"),
+        ("tokens before, after", f"{found['base_pieces']:,}, {found['grown_pieces']:,}", "note"),
     ]
     for when in ("before", "after"):
         if isinstance(part := found.get(when), dict) and "unknown_share" in part:

@@ -67,7 +67,7 @@ def build_new_run(context: PageContext) -> None:
                 )
                 steps = gr.Textbox(
                     label="Training steps", elem_id="new-steps", placeholder="automatic",
-                    info="Fewer are faster and worse. Empty: the default of the base.",
+                    info="Fewer steps are faster, with lower quality. Empty: the default of the base.",
                 )  # fmt: skip
             preview = gr.HTML(elem_id="new-preview", elem_classes=["vg-live"])
             state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])

@@ -1,6 +1,6 @@
-"""The corpus on one device: all waves in one long row, texts as numbers, and batches in a few fixed shapes.
+"""The corpus on one device: all waves in one buffer, texts as ids, and batches in a few fixed shapes.
 
-Everything is uploaded once; a batch is one gather. Fixed shapes keep the plans of Fourier transforms and kernels warm.
+Everything is uploaded once; a batch is one gather. Fixed shapes let FFT plans and kernels be reused.
 
 Shapes: B utterances, S samples of a batch.
 """
@@ -17,22 +17,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recipes.tiny_base.corpus import SPEAKERS, Utterance
-from recipes.tiny_base.texts import LANGUAGES, plain_letters
+from recipes.tiny_base.texts import LANGUAGES, normalize_letters
 from voxgraft.asr import CTCSymbols
 from voxgraft.audio.features import exact_float32
 from voxgraft.models.tiny.model import SAMPLE_RATE, TinyCodec
 
-__all__ = ["Batch", "Pile", "Waves", "batches", "codes_of", "endless", "symbols_of"]
+__all__ = [
+    "Batch",
+    "UtteranceBuffer",
+    "WaveBuffer",
+    "collect_symbols",
+    "encode_corpus",
+    "iter_batches",
+    "iter_batches_forever",
+]
 
 BUCKET_SAMPLES = 6_400
-"""Batches are as long as a multiple of this: 0.4 s, ten codes."""
+"""Batch lengths are multiples of this: 0.4 s, ten codes."""
 
 CODES_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Utterances side by side, zeros behind each."""
+    """Zero-padded utterances."""
 
     waves: Tensor  # [B, S], between -1 and 1
     lengths: Tensor  # [B], in samples
@@ -53,8 +61,8 @@ class HasWave(Protocol):
         """At 16 kHz."""
 
 
-class Waves:
-    """Waves by number."""
+class WaveBuffer:
+    """Waves by index."""
 
     def __init__(self, corpus: Sequence[HasWave], device: torch.device) -> None:
         self.device = device
@@ -63,7 +71,7 @@ class Waves:
         self.starts = torch.from_numpy(np.cumsum(self.lengths) - self.lengths).to(device)
 
     def waves(self, places: NDArray[np.int64], num_samples: int, row: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Some waves as a batch [B, S], zeros behind each, and their lengths; `row` has others of the same lengths."""
+        """Waves as a zero-padded batch [B, S], and their lengths; `row`: another buffer of the same layout."""
         there = torch.from_numpy(places).to(self.device, non_blocking=True)
         lengths = torch.from_numpy(self.lengths[places]).to(self.device, non_blocking=True)
         span = torch.arange(num_samples, device=self.device)
@@ -71,10 +79,10 @@ class Waves:
         samples = source[(self.starts[there][:, None] + span).clamp_max(len(source) - 1)]
         return samples * (span < lengths[:, None]) / 32768.0, lengths
 
-    def crops(self, places: NDArray[np.int64], num_samples: int, chance: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """A piece of each wave, from anywhere in it: [B, S], and how many samples of each row count."""
+    def crops(self, places: NDArray[np.int64], num_samples: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """A random segment of each wave: [B, S], and its length."""
         lengths = np.minimum(self.lengths[places], num_samples)
-        offsets = torch.from_numpy(chance.integers(0, self.lengths[places] - lengths + 1)).to(self.device)
+        offsets = torch.from_numpy(rng.integers(0, self.lengths[places] - lengths + 1)).to(self.device)
         counts = torch.from_numpy(lengths).to(self.device)
         span = torch.arange(num_samples, device=self.device)
         starts = self.starts[torch.from_numpy(places).to(self.device)] + offsets
@@ -82,8 +90,8 @@ class Waves:
         return samples * (span < counts[:, None]) / 32768.0, counts
 
 
-class Pile(Waves):
-    """Utterances by number: waves, speakers, languages, letters and phones."""
+class UtteranceBuffer(WaveBuffer):
+    """Utterances by index: waves, speakers, languages, letters and phones."""
 
     def __init__(self, corpus: Sequence[Utterance], symbols: CTCSymbols, device: torch.device) -> None:
         super().__init__(corpus, device)
@@ -95,17 +103,17 @@ class Pile(Waves):
         self.speakers, self.languages = speakers.to(device), languages.to(device)
         self.speaker_numbers = speakers.numpy()
         self._of_speaker = {number: np.flatnonzero(self.speaker_numbers == number) for number in range(len(self.names))}
-        letter, phone = numbers(symbols.letters), numbers(symbols.phones)
-        spelled = [[letter[c] for c in plain_letters(u.text, u.language) if c in letter] for u in corpus]
+        letter, phone = index_symbols(symbols.letters), index_symbols(symbols.phones)
+        spelled = [[letter[c] for c in normalize_letters(u.text, u.language) if c in letter] for u in corpus]
         spoken = [[phone[p] for p in u.phones if p in phone] for u in corpus]
-        (self.letters, self.num_letters), (self.phones, self.num_phones) = padded(spelled), padded(spoken)
+        (self.letters, self.num_letters), (self.phones, self.num_phones) = pad_sequences(spelled), pad_sequences(spoken)
 
     def of_speaker(self, number: int) -> NDArray[np.int64]:
-        """Places of a speaker's utterances, in order."""
+        """Indices of a speaker's utterances, in order."""
         return self._of_speaker[number]
 
     def batch(self, places: NDArray[np.int64], num_samples: int, row: Tensor | None = None) -> Batch:
-        """Some utterances; `row` has other waves of the same lengths, such as the codec's."""
+        """A batch of utterances; `row`: another buffer of the same layout, such as reconstructed waves."""
         waves, lengths = self.waves(places, num_samples, row)
         chosen = torch.from_numpy(places)
         there = chosen.to(self.device, non_blocking=True)
@@ -125,71 +133,70 @@ class Pile(Waves):
         )
 
 
-def codes_of(corpus: Sequence[Utterance], codec: TinyCodec, device: torch.device) -> list[NDArray[np.int32]]:
+def encode_corpus(corpus: Sequence[Utterance], codec: TinyCodec, device: torch.device) -> list[NDArray[np.int32]]:
     """The codes of every utterance, in large batches."""
     if not corpus:
         return []
-    pile = Waves(corpus, device)
+    utterance_buffer = WaveBuffer(corpus, device)
     codec = codec.to(device)
     found: dict[int, NDArray[np.int32]] = {}
-    for places, num_samples in batches(pile.lengths, CODES_SECONDS * SAMPLE_RATE, None):
+    for places, num_samples in iter_batches(utterance_buffer.lengths, CODES_SECONDS * SAMPLE_RATE, None):
         with exact_float32():
-            codes, counts = codec.encode(*pile.waves(places, num_samples))
+            codes, counts = codec.encode(*utterance_buffer.waves(places, num_samples))
         rows = codes.to(torch.int32).cpu().numpy()
         found.update(zip(places.tolist(), (r[:n] for r, n in zip(rows, counts.tolist(), strict=True)), strict=True))
     return [found[place] for place in range(len(corpus))]
 
 
-def batches(
-    lengths: NDArray[np.int64], budget_samples: int, chance: np.random.Generator | None
+def iter_batches(
+    lengths: NDArray[np.int64], budget_samples: int, rng: np.random.Generator | None
 ) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Places and samples of batches that use about the budget each: one pass over everything.
+    """Indices and lengths of batches of about `budget_samples` each: one pass over the corpus.
 
-    With `chance` they come in any order and the last batch of a shape is filled up; without it each utterance comes
-    once.
+    With `rng` the order is random and the last batch of a shape is filled up; without it each utterance occurs once.
     """
     buckets = -(-lengths // BUCKET_SAMPLES)
     found: list[tuple[NDArray[np.int64], int]] = []
     for bucket in np.unique(buckets):
         own = np.flatnonzero(buckets == bucket)
         size = max(1, budget_samples // int(bucket * BUCKET_SAMPLES))
-        if chance is not None:
-            own = np.concatenate([chance.permutation(own), chance.choice(own, -len(own) % size)])
+        if rng is not None:
+            own = np.concatenate([rng.permutation(own), rng.choice(own, -len(own) % size)])
         parts = (own[first : first + size] for first in range(0, len(own), size))
         found.extend((part, int(bucket * BUCKET_SAMPLES)) for part in parts)
-    order = range(len(found)) if chance is None else chance.permutation(len(found))
+    order = range(len(found)) if rng is None else rng.permutation(len(found))
     for place in order:
         yield found[place]
 
 
-def endless(
-    lengths: NDArray[np.int64], budget_samples: int, chance: np.random.Generator
+def iter_batches_forever(
+    lengths: NDArray[np.int64], budget_samples: int, rng: np.random.Generator
 ) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Pass after pass."""
+    """Repeat `iter_batches` without end."""
     while True:
-        yield from batches(lengths, budget_samples, chance)
+        yield from iter_batches(lengths, budget_samples, rng)
 
 
-def symbols_of(corpus: Sequence[Utterance]) -> CTCSymbols:
+def collect_symbols(corpus: Sequence[Utterance]) -> CTCSymbols:
     """Every letter and phone of the corpus, in a fixed order."""
     languages = (*LANGUAGES, *sorted({utterance.language for utterance in corpus} - set(LANGUAGES)))
     letters: dict[str, set[str]] = {language: set() for language in languages}
     phones: dict[str, set[str]] = {language: set() for language in languages}
     for utterance in corpus:
-        letters[utterance.language].update(plain_letters(utterance.text, utterance.language))
+        letters[utterance.language].update(normalize_letters(utterance.text, utterance.language))
         phones[utterance.language].update(utterance.phones)
     by_language = {language: (frozenset(letters[language]), frozenset(phones[language])) for language in languages}
     all_letters, all_phones = set().union(*letters.values()), set().union(*phones.values())
     return CTCSymbols(tuple(sorted(all_letters)), tuple(sorted(all_phones)), by_language)
 
 
-def numbers(symbols: Sequence[str]) -> dict[str, int]:
-    """Symbols by number; 0 stays free for the blank."""
+def index_symbols(symbols: Sequence[str]) -> dict[str, int]:
+    """Ids of the symbols; 0 is the CTC blank."""
     return {symbol: number for number, symbol in enumerate(symbols, 1)}
 
 
-def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Rows as one table, zeros behind each, and their lengths."""
+def pad_sequences(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Zero-padded table of the rows, and their lengths."""
     counts = torch.tensor([len(row) for row in rows])
     table = torch.zeros(len(rows), int(counts.max()), dtype=torch.int64)
     for number, row in enumerate(rows):
