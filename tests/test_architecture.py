@@ -38,7 +38,7 @@ LOOSE = {"__init__.py", "__main__.py"}
 # commit. Ratios are per 1,000 code lines.
 MAX_MODULES = 205
 MAX_MODULE_LINES = 1_000
-MAX_FUNCTIONS = 71.8
+MAX_FUNCTIONS = 72.0
 MAX_VALUE_CLASSES = 5.6  # dataclasses and NamedTuples together: neither is cheaper to read than the other
 MIN_COMMENT_LINES = 30.0
 # Modules that one other imports, which may be parts of it. Some must be apart: they are copied into exports, run by the

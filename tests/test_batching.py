@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -270,7 +271,7 @@ def test_adapters_of_joined_products_are_those_of_the_layers(speakers: Synthesis
     for number, (_, qkv, out, _, up, down) in enumerate(blocks):
         for name, layers in (("qkv", qkv), ("out", out), ("up", up), ("down", down)):
             plain = [layer.plain if isinstance(layer, RowLoraLayer) else layer for layer in layers]
-            x = torch.randn(4, plain[0].in_features)  # type: ignore[arg-type]
+            x = torch.randn(4, cast("int", plain[0].in_features))
             with torch.no_grad():
                 base = torch.cat([layer(x) for layer in plain], 1)
                 found = adapters(base, x, number, name)

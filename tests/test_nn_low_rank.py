@@ -141,6 +141,20 @@ def test_layers_side_by_side_are_one_product_only_where_all_of_them_can_be() -> 
     assert fused(made) == 0
 
 
+@pytest.mark.usefixtures("compiling")
+def test_float32_under_autocast_is_not_fused_and_computed_as_the_layer_does() -> None:
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(2))
+    (layer,), gate = layers((6, 7))
+    assert num_fused([layer(x.bfloat16())]) == 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(x)
+        with gate.closed():
+            base = layer(x)
+    assert num_fused([found]) == 0
+    assert found.dtype == base.dtype == torch.bfloat16
+    torch.testing.assert_close(found, layer(x.bfloat16()), rtol=0.02, atol=0.1)
+
+
 def test_outside_of_compilation_nothing_is_fused() -> None:
     x = torch.randn(5, 6).bfloat16()
     made, _ = layers((6, 7), (6, 7))

@@ -8,6 +8,8 @@ import math
 import os
 import shutil
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from voxgraft.checkpoints.steps import STATE_FORMAT, TrainState, list_complete_s
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, move_later_steps_aside, save_step
+from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, _HashingSink, move_later_steps_aside, save_step
 
 FILES = ["rows.safetensors", "adapter.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 
@@ -97,6 +99,25 @@ def test_a_large_tensor_is_written_in_pieces_and_read_whole(run: RunFolder) -> N
     large = TrainState(1, {"body": {"w": torch.randn(2500, 1024), "odd": torch.ones(3, dtype=torch.int8)}}, {})
     save_step(run, large, keep_last=1)
     assert_same(load_step(run).state, large)
+
+
+def test_writing_waits_for_the_hash_when_eight_chunks_are_behind(tmp_path: Path) -> None:
+    """Else a disk that is faster than the hash would fill the memory with chunks."""
+    go_on, chunks = threading.Event(), [bytes([at]) * 10 for at in range(9)]
+    with (tmp_path / "file").open("wb") as stream, ThreadPoolExecutor(1) as pool:
+        pool.submit(go_on.wait)
+        sink = _HashingSink(stream, pool, lambda _: None)
+        writer = threading.Thread(target=sink.write, args=(chunks[8],))
+        try:
+            for chunk in chunks[:8]:
+                sink.write(chunk)
+            writer.start()
+            writer.join(0.2)
+            assert writer.is_alive(), "the ninth waits"
+        finally:
+            go_on.set()
+        writer.join()
+        assert sink.sha256 == hashlib.sha256(b"".join(chunks)).hexdigest()
 
 
 def test_a_loaded_tensor_is_in_memory_of_its_own(run: RunFolder) -> None:

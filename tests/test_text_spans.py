@@ -39,8 +39,14 @@ from voxgraft.models import family_names, get_family
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import split_into_chunks
 from voxgraft.text.encoder import EncodedText, TextEncoder
-from voxgraft.text.normalize import TextRules, build_normalizer, normalize_marked_text, replay_changes
-from voxgraft.text.spans import SpanError, find_spans, remove_markers, split_spans
+from voxgraft.text.normalize import (
+    TextRules,
+    build_normalizer,
+    build_text_rules,
+    normalize_marked_text,
+    replay_changes,
+)
+from voxgraft.text.spans import SpanError, find_spans, read_spans, remove_markers, rewrite_parts, split_spans
 from voxgraft.tokenizers import open_tokenizer
 
 
@@ -254,6 +260,32 @@ def test_exports_read_spans_as_training_did(name: str, tmp_path: Path) -> None:
         assert isinstance(handed, str), handed
         assert stock_ids(one, handed) == one.encode(text, "am"), (text, handed)
     assert all(isinstance(handed, list) for handed in read[len(mixed) :])
+
+
+def test_every_part_is_rewritten_by_its_language_and_markers_and_the_spaces_beside_them_stay() -> None:
+    calls: list[tuple[str | None, str]] = []
+
+    def rewrite(code: str | None, text: str) -> str:
+        calls.append((code, text))
+        return text.upper()
+
+    assert rewrite_parts("  a [b] c ", {"en"}.__contains__, rewrite) == "  A [B] C "
+    assert calls == [(None, "  a [b] c ")]
+    calls.clear()
+    assert rewrite_parts(" a [en] b c [/en]፡ d [e]", {"en"}.__contains__, rewrite) == " A [en] B C [/en]፡ D [E]"
+    assert calls == [(None, "a"), ("en", "b c"), (None, "d [e]")]
+    assert rewrite_parts("[en]b[/en] [fr]c[/fr]", {"en", "fr"}.__contains__, rewrite) == "[en]B[/en] [fr]C[/fr]"
+
+
+def test_a_program_that_knows_no_spans_is_given_the_words_of_all_with_own_rules_outside_of_them() -> None:
+    rules = build_text_rules("am")
+    assert read_spans("3 ሰ", ("en",), rules) == rules.apply("3 ሰ")
+    assert read_spans("3 [en]my 3[/en]ዎች፡[am]3[/am] ", ("en",), rules) == "ሶስት my 3ዎች ሶስት"
+    assert read_spans("[en] my [/en] ሰ", ("en",), rules).split() == ["my", "ሰ"]
+    for text in ("[en]my 3[/en]", "[en]my[/en] . [en]3[/en]", "ሰ [en]my", "ሰ [fr]mon[/fr]"):
+        with pytest.raises(SpanError) as refused:
+            read_spans(text, ("en",), rules)
+        assert refused.value.position == (3 if text.startswith("ሰ") else 1)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.files import read_clip_audio, resample
+from voxgraft.audio.files import read_clip_audio
 from voxgraft.audio.metrics import (
     CLIP_METRIC_NAMES,
     AudioFingerprint,
@@ -36,11 +36,11 @@ from voxgraft.audio.voices import (
     MAX_VOICE_CLIPS,
     MIN_VOICE_SECONDS,
     VECTOR_WIDTH,
-    VOICE_RATE_HZ,
     VoiceCount,
     VoiceVectors,
     compute_voice_vectors,
     count_voices,
+    read_voice,
 )
 from voxgraft.config.data import DataReportSettings, QualitySettings
 from voxgraft.core import progress
@@ -332,13 +332,8 @@ def encode_voices(dataset: DatasetFolder, clips: Sequence[ManifestClip], base: P
     with progress.progress_task("comparing voices", len(clips)) as advance:
         for clip in clips:
             advance(1)
-            try:
-                samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
-            except VoxgraftError:  # the report names clips without audio
-                continue
-            if float(np.abs(samples).max(initial=0.0)) > 1e-3:
-                parts = np.array_split(resample(samples, rate, VOICE_RATE_HZ), 2)
-                found.append(encoder.embed([part.astype(np.float32) for part in parts]).cpu().numpy())
+            if (samples := read_voice(clip.resolve_audio(dataset.folder))) is not None:
+                found.append(encoder.embed(np.array_split(samples, 2)).cpu().numpy())
     return found
 
 

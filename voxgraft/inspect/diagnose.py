@@ -218,7 +218,7 @@ class DiagnoseResult:
         if found.not_heard:
             lines.append(f"not transcribed: {found.not_heard}")
         elif error_rows:
-            lines.append(Table(("language", "who", "phone error"), tuple(error_rows)))
+            lines.append(Table(("language", "model", "phone error"), tuple(error_rows)))
         for level, style in LEVEL_STYLES.items():
             items = [item for item in found.findings if item.level == level]
             lines += [style_line((item.lines()[0], style)) for item in items]

@@ -220,7 +220,9 @@ def repair(settings: RepairSettings) -> RepairResult:
         kept_extras = _kept_wrapper(parts.tuned)[1] if settings.output.suffix in TORCH_SUFFIXES else {}
         left_out = [extra for extra in parts.tuned.extras if extra.name not in kept_extras]
     after = diagnose_checkpoint(_build_diagnose_settings(settings, settings.output))
-    codes = {code for name, mended in _CODES_BY_REPAIR.items() if getattr(repairs, name) for code in mended}
+    codes = {
+        code for name, repaired_codes in _CODES_BY_REPAIR.items() if getattr(repairs, name) for code in repaired_codes
+    }
     for item in after.findings:
         if item.code in codes and item.level == "error":  # a file that still has the fault must not be left behind
             settings.output.unlink(missing_ok=True)
