@@ -271,7 +271,7 @@ def _comparison_html(context: PageContext, found: dict[str, Any]) -> str:
         error = format_score(measure, Score(one["error"]["value"]))
         rows.append((name, one["mode"], one["step"], error, one["worst_language"], one["logits"]))
     error = f"{measure_title(measure)}, new language"
-    columns = ("run", "way", "step", error, "most degraded old language", "logits of old languages")
+    columns = ("run", "mode", "step", error, "most degraded old language", "logits of old languages")
     differing = "".join(note_html(f"different {what}: the error rates are not comparable", "warn")
                         for what in found["differing"])  # fmt: skip
     return (

@@ -266,7 +266,7 @@ def _verdict_html(context: PageContext, found: dict[str, Any]) -> str:
     ]
     if found["heard"]:
         rows = [(one["language"], one["who"], f"{100 * float(one['phone_error']):.1f} %") for one in found["heard"]]
-        parts.append(table_html(("language", "who speaks", "phone error"), rows))
+        parts.append(table_html(("language", "model", "phone error"), rows))
     if found.get("report"):
         report = context.roots.resolve_inside(found["report"])
         words = f"rows and layers of {Path(found['checkpoint']).name}: unchanged and changed parts"
