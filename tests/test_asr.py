@@ -254,7 +254,7 @@ def test_whisper_is_chosen_by_itself_where_it_is_installed_and_alone_knows_the_l
         assert transcriber.why_unsupported(language) == ""
         assert code in transcriber.transcribe(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
     for known in ("am", None):
-        built_in = open_transcriber(None, known).listener
+        built_in = open_transcriber(None, known).recognizer
         assert built_in is not None
         assert built_in.name == "built-in"
     assert "does not know ti" in open_transcriber(None, "ti").why_unsupported("ti")

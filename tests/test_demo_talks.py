@@ -25,5 +25,14 @@ def test_a_folder_that_is_there_or_no_single_folder_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_flag_is_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--help"]) == 2
+    assert "give one folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def _is_there(folder: Path, line: str) -> bool:
     return (folder / line.partition(": ")[2].partition(",")[0]).is_file()

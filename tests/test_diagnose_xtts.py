@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.cli import run_cli
@@ -16,6 +17,7 @@ from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.core.errors import TokenizerError
 from voxgraft.inspect.diagnose import Diagnosis, diagnose_checkpoint
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.formats import BpeJsonTokenizer
 
 State = dict[str, torch.Tensor]
 TABLES = ("gpt.text_embedding.weight", "gpt.text_head.weight", "gpt.text_head.bias")
@@ -65,6 +67,29 @@ def grow_vocabulary(base: Path, *, recount: bool = False, unknown: bool = True) 
     if not unknown:
         document["model"]["unk_token"] = None
     return document
+
+
+def rebuild_vocabulary(base: Path) -> dict[str, Any]:
+    """As the usual recipe does it: the model is built again and put into the old file, whose added tokens keep their ids."""
+    document = grow_vocabulary(base, recount=True, unknown=False)
+    written = json.loads((base / "vocab.json").read_text(encoding="utf-8"))["added_tokens"]
+    document["added_tokens"] = [*written, document["added_tokens"][-1]]
+    return document
+
+
+def add_tokens(base: Path) -> dict[str, Any]:
+    """Letters and tag by the library's `add_tokens`, which counts on from the number of entries: the base's has holes."""
+    tokenizer = Tokenizer.from_file(str(base / "vocab.json"))
+    tokenizer.add_tokens(LETTERS)
+    tokenizer.add_special_tokens(["[am]"])
+    document: dict[str, Any] = json.loads(tokenizer.to_str())
+    return document
+
+
+def cut(base: Path, count: int) -> State:
+    """Tables of a vocabulary that somebody took for a smaller one: their last rows are lost."""
+    state = read_state(base / "model.pth")
+    return {name: tensor[:-count].clone() if name in TABLES else tensor for name, tensor in state.items()}
 
 
 def as_trainer(state: State) -> Mapping[str, Any]:
@@ -120,6 +145,21 @@ CASES: dict[str, tuple[str, set[str], Case]] = {
             grow_vocabulary(base, recount=True, unknown=False),
         ),
     ),
+    "vocabulary rebuilt in the old file": (
+        "START FRESH",
+        {"tokenizer-duplicate-id", "tokenizer-not-grown", "unknown-token-lost"},
+        lambda base: (as_trainer(grow(base, NUM_NEW - 2)), rebuild_vocabulary(base)),
+    ),
+    "tokens added by the library": (
+        "START FRESH",
+        {"tokenizer-duplicate-id", "tokenizer-not-grown"},
+        lambda base: ({"model": grow(base, NUM_NEW - 2)}, add_tokens(base)),
+    ),
+    "rows cut off": (
+        "REPAIR",
+        {"ids-past-table"},
+        lambda base: ({"model": cut(base, 60)}, json.loads((base / "vocab.json").read_text(encoding="utf-8"))),
+    ),
     "table not extended": (
         "REPAIR",
         {"ids-past-table"},
@@ -168,6 +208,51 @@ def test_a_lost_unknown_token_is_named_and_restored_by_the_printed_fix(base: Pat
     document["model"]["unk_token"] = "[UNK]"
     path.write_text(json.dumps(document), encoding="utf-8")
     assert open_tokenizer(path).encode("ꡀ") == [1]
+
+
+def test_a_file_whose_added_tokens_get_other_ids_is_refused_unless_it_is_judged(base: Path, tmp_path: Path) -> None:
+    """Its ids would mean one piece while it is trained, and another one here."""
+    path = tmp_path / "vocab.json"
+    path.write_text(json.dumps(add_tokens(base)), encoding="utf-8")
+    with pytest.raises(TokenizerError) as error:
+        open_tokenizer(path)
+    assert error.value.code == "tokenizer-duplicate-id"
+    library, judged = Tokenizer.from_file(str(path)), open_tokenizer(path, judged=True)
+    assert isinstance(judged, BpeJsonTokenizer)
+    assert len(judged.moved_tokens) == NUM_NEW
+    assert all(library.token_to_id(token) == used for token, (_, used) in judged.moved_tokens.items())
+    text = "[am]" + "".join(LETTERS)
+    assert judged.encode(text) == library.encode(text).ids
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extended", [False, True])
+def test_rows_that_were_cut_off_come_back_from_the_base(base: Path, tmp_path: Path, *, extended: bool) -> None:
+    """With an extended vocabulary, the new pieces get rows as well."""
+    own, output = read_state(base / "model.pth"), tmp_path / "model.pth"
+    vocabulary = grow_vocabulary(base) if extended else json.loads((base / "vocab.json").read_text(encoding="utf-8"))
+    assert diagnose(base, tmp_path, {"model": cut(base, 60)}, vocabulary).verdict.word == "REPAIR"
+    words = ["repair", str(tmp_path / "best_model.pth"), "--base", str(base), "--output", str(output)]
+    assert run_cli([*words, "--tokenizer", str(tmp_path / "vocab.json"), "--quiet"]) == 0
+    written = read_state(output)
+    for name in TABLES:
+        assert len(written[name]) == len(own[name]) + (NUM_NEW if extended else 0)
+        assert torch.equal(written[name][: len(own[name])], own[name])
+    assert all(torch.equal(written[name], own[name]) for name in own if name not in TABLES)
+
+
+@pytest.mark.long
+def test_tables_filled_with_small_random_numbers_were_overwritten_and_did_not_shrink(
+    base: Path, tmp_path: Path
+) -> None:
+    state, chance = read_state(base / "model.pth"), torch.Generator().manual_seed(3)
+    state |= {name: 1e-4 * torch.randn(state[name].shape, generator=chance) for name in TABLES}
+    vocabulary = json.loads((base / "vocab.json").read_text(encoding="utf-8"))
+    found = diagnose(base, tmp_path, as_trainer(state), vocabulary)
+    codes = {item.code for item in found.findings}
+    assert found.verdict.word == "REPAIR"
+    assert "base-rows-changed" in codes
+    assert "base-rows-shrunk" not in codes
 
 
 @pytest.mark.long

@@ -119,7 +119,7 @@ def test_who_does_not_understand_a_language_does_not_listen_to_it(tmp_path: Path
     everything = open_transcriber(parrot(tmp_path, "x"))
     assert everything.why_unsupported("am") == ""
     nobody = open_transcriber("none")
-    assert nobody.listener is None
+    assert nobody.recognizer is None
     assert nobody.why_unsupported("am")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import types
 from collections.abc import Mapping
 from functools import cache
 from itertools import islice
@@ -18,10 +20,12 @@ from torch import Tensor
 from tests.support.shared import shared
 from tests.support.tokenizers import demo_texts
 from tools.random_bases import make_random_base
-from voxgraft.checkpoints.load import find_model_prefix, open_checkpoint, strip_model_prefix
+from voxgraft.checkpoints.load import find_dangerous_globals, find_model_prefix, open_checkpoint, strip_model_prefix
+from voxgraft.config.commands import CheckSettings
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.errors import CheckpointError, FileError, VoxgraftError
 from voxgraft.graft.folder import load_base_tokenizer
+from voxgraft.inspect.check import check
 from voxgraft.models import detect_family, get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.models.speech_model import load_model
@@ -93,6 +97,29 @@ def test_the_config_may_hold_the_bare_word_infinity(base: BaseFiles) -> None:
     assert base.config is not None
     assert "Infinity" in base.config.read_text()
     assert read_xtts_config(base.config)["max_audio_len"] == float("inf")
+
+
+def test_settings_pickled_beside_the_tensors_are_no_fault_and_anything_else_is(
+    base: BaseFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The published checkpoint holds objects of the program's classes: a check that refuses them refuses the base."""
+    assert find_dangerous_globals(shared("golden/xtts/model_like.pth")) == []
+    folder = tmp_path / "base"
+    shutil.copytree(base.folder, folder)
+    state = torch.load(base.checkpoint, weights_only=True)["model"]
+    for module, name, codes in (
+        ("TTS.tts.models.xtts", "XttsArgs", set()),
+        ("TTS.tts.models.xtts", "Xtts", {"pickle-code"}),
+    ):
+        made = types.ModuleType(module)
+        kind = type(name, (), {"__module__": module})
+        setattr(made, name, kind)
+        for part in ("TTS", "TTS.tts", "TTS.tts.models"):
+            monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
+        monkeypatch.setitem(sys.modules, module, made)
+        torch.save({"config": kind(), "model": state, "step": 3}, folder / "model.pth")
+        settings = CheckSettings(base=folder, checkpoint=folder / "model.pth")
+        assert {item.code for item in check(settings).findings if item.level == "error"} == codes
 
 
 def test_the_published_pickle_with_its_config_object_is_read_without_running_it() -> None:

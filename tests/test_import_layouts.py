@@ -5,6 +5,7 @@ The number of speakers and recordings of every sample is in the table of docs/da
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import zlib
@@ -388,6 +389,21 @@ def test_quotes_and_bars_that_pandas_wrote_around_are_read_as_they_were_meant() 
     assert [row.line for row in rows if isinstance(row, SourceProblem)] == [6]
 
 
+def test_a_table_with_every_cell_in_quotes_is_read_without_them(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    _coqui(folder)
+    wanted = _import(tmp_path, folder)[1]
+    for name in ("metadata_train.csv", "metadata_eval.csv"):
+        rows = [line.split("|") for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+        rows[-1][1] = f'{rows[-1][1]} | "{rows[-1][1]}"'
+        with (folder / name).open("w", encoding="utf-8-sig", newline="") as stream:
+            csv.writer(stream, delimiter="|", quoting=csv.QUOTE_ALL).writerows(rows)
+    done, clips = _import(tmp_path / "again", folder)
+    assert not _codes(done)
+    assert [(clip.speaker, clip.recording) for clip in clips] == [(clip.speaker, clip.recording) for clip in wanted]
+    assert sum('"' in clip.text_as_found and "|" in clip.text_as_found for clip in clips) == 2
+
+
 def test_faults_of_a_coqui_folder_are_reported_by_file_and_line(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     _coqui(folder)
@@ -398,7 +414,6 @@ def test_faults_of_a_coqui_folder_are_reported_by_file_and_line(tmp_path: Path) 
     done, clips = _import(tmp_path, folder)
     assert len(clips) == 4
     assert _codes(done) == {
-        ("source-unknown", "lang.txt", 0),
         ("transcript-empty", "metadata_train.csv", 5),
         ("media-missing", "metadata_train.csv", 6),
         ("table-line", "metadata_train.csv", 7),

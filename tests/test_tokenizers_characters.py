@@ -62,13 +62,13 @@ def test_every_letter_gets_a_piece_and_every_piece_can_occur(kind: str, language
     made = learnt(kind, language, *[TEXTS[language]] * 3)
     assert unknown_letters(made) == []
     assert find_unreachable_pieces(made.base, made.tokenizer, made.text_encoder.new_text(())) == ()
-    assert not [piece for piece in made.learnt.additions.pieces if not set(piece.text) - made.base.characters]
+    assert not [piece for piece in made.learned.additions.pieces if not set(piece.text) - made.base.characters]
 
 
 @every_kind
 def test_a_language_that_cldr_does_not_know_gets_the_scripts_of_its_text(kind: str) -> None:
     made = learnt(kind, "qqq", "ሰላም ለዓለም")
-    assert made.learnt.plan.whole_scripts == ("Ethiopic",)
+    assert made.learned.plan.whole_scripts == ("Ethiopic",)
     letters = {character for character in script_characters("Ethiopic") if is_letter(character)}
     assert letters <= made.new_characters
 
@@ -111,7 +111,7 @@ def test_a_script_of_a_hundred_thousand_characters_is_not_taken_whole() -> None:
     made = learnt("bpe-json", "yue", "你好")
     entry = find_exemplar("yue")
     assert entry is not None
-    assert made.learnt.plan.whole_scripts == ()
+    assert made.learned.plan.whole_scripts == ()
     assert set("你好") <= made.new_characters
     assert len(made.new_characters) < len(entry.letters) + 20
 
@@ -125,7 +125,7 @@ def test_a_language_with_two_scripts_gets_the_letters_of_both() -> None:
 def test_a_stray_word_in_another_script_gets_nothing_and_is_reported() -> None:
     made = learnt(INDEX, "am", *["ሰላም ለዓለም ሁሉ ነው"] * 9, "ሰላም Ж")
     assert "Ж" not in made.new_characters
-    assert made.learnt.plan.left_unknown == {"Ж": 1}
+    assert made.learned.plan.left_unknown == {"Ж": 1}
 
 
 @every_kind
@@ -140,8 +140,8 @@ def test_persian_keeps_its_joiner_where_the_front_keeps_it_and_needs_no_digits_o
 @every_kind
 def test_a_sinhala_joiner_is_part_of_the_word(kind: str) -> None:
     made = learnt(kind, "si", *[TEXTS["si"]] * 3)
-    assert made.learnt.plan.left_unknown == {}
-    assert any("\u200d" in piece.text for piece in made.learnt.additions.merges)
+    assert made.learned.plan.left_unknown == {}
+    assert any("\u200d" in piece.text for piece in made.learned.additions.merges)
 
 
 @every_kind
@@ -154,7 +154,7 @@ def test_joiners_and_direction_marks_in_a_language_that_has_none_get_no_piece(ki
 def test_a_heart_in_its_emoji_form_brings_no_piece(kind: str) -> None:
     made = learnt(kind, "gez", "ሰላም ❤\ufe0f 5\u20e3 ለዓለም")
     assert made.new_characters.isdisjoint("❤\ufe0f\u20e3")
-    assert "❤" in made.learnt.plan.left_unknown
+    assert "❤" in made.learned.plan.left_unknown
 
 
 @every_kind
@@ -177,9 +177,9 @@ def test_composed_decomposed_and_disordered_marks_are_spelled_alike(kind: str) -
 def test_digits_that_stand_only_inside_base_pieces_are_reported_as_unknown() -> None:
     """IndexTTS-2 has 1 to 5 only inside its pinyin, so a number in the text is unknown all the same."""
     made = learnt(INDEX, "gez", "ሰላም 42 & 7")
-    assert set(made.learnt.plan.left_unknown) >= {"&"}
+    assert set(made.learned.plan.left_unknown) >= {"&"}
     _, unknown = measure_coverage(made.tokenizer, made.text_encoder.new_text(made.texts.sentences))
-    assert made.learnt.plan.left_unknown == dict(unknown)
+    assert made.learned.plan.left_unknown == dict(unknown)
 
 
 @every_kind

@@ -92,6 +92,7 @@ def test_a_lost_unknown_piece_is_put_back_only_in_a_file_that_is_judged() -> Non
 
 def test_a_vocabulary_with_gaps_is_read_with_its_gaps() -> None:
     document = copy.deepcopy(DOCUMENT)
+    document["model"]["vocab"] |= {"[en]": 4, "[en-gb]": 7}
     document["added_tokens"][1]["id"] = 7
     assert parsed(document).pieces == ("[UNK]", "a", "b", "ab", "[en]", None, None, "[en-gb]")
 
@@ -102,12 +103,13 @@ def test_growing_appends_the_tag_and_the_pieces_and_writes_merges_in_the_files_o
     document["model"]["merges"] = merges
     before = parsed(document)
     grown = json.loads(before.grown(additions("bpe-json", tag="[am]")))
-    assert grown["model"]["vocab"] == {"[UNK]": 0, "a": 1, "b": 2, "ab": 3, "[am]": 6, "ሀ": 7, "ለ": 8, "ሀለ": 9}
+    wanted = {"[UNK]": 0, "a": 1, "b": 2, "ab": 3, "[en]": 4, "[en-gb]": 5, "[am]": 6, "ሀ": 7, "ለ": 8, "ሀለ": 9}
+    assert grown["model"]["vocab"] == wanted
     assert grown["added_tokens"][:2] == document["added_tokens"]
     assert grown["added_tokens"][2] == {"id": 6, "content": "[am]", **dict.fromkeys(FLAGS, False)}
     assert grown["model"]["merges"] == [*merges, ["ሀ", "ለ"] if merges and merges != ["a b"] else "ሀ ለ"]
     after = parsed(grown)
-    assert after.encode("ሀለ[am] ab ሀ") == [9, 6, *before.encode("ab"), 7]
+    assert after.encode("ሀለ[am] ab ሀ[en][en-gb]") == [9, 6, *before.encode("ab"), 7, 4, 5]
     untagged = json.loads(before.grown(additions("bpe-json")))
     assert untagged["model"]["vocab"]["ሀ"] == 6
     assert untagged["added_tokens"] == document["added_tokens"]
@@ -115,6 +117,7 @@ def test_growing_appends_the_tag_and_the_pieces_and_writes_merges_in_the_files_o
 
 def test_a_token_is_shown_by_its_piece_or_else_by_its_number() -> None:
     document = copy.deepcopy(DOCUMENT)
+    document["model"]["vocab"] |= {"[en]": 4, "[en-gb]": 7}
     document["added_tokens"][1]["id"] = 7
     tokenizer = parsed(document)
     assert [tokenizer.shown(at) for at in (-1, 0, 3, 5, 7, 8)] == ["<-1>", "[UNK]", "ab", "<5>", "[en-gb]", "<8>"]
@@ -124,7 +127,7 @@ def test_a_token_is_shown_by_its_piece_or_else_by_its_number() -> None:
     assert found == [True, False, False, False]
     document["added_tokens"][0]["id"], document["model"]["vocab"]["c"] = 1, 4
     del document["model"]["vocab"]["a"]
-    document["model"].update(merges=[], vocab={"[UNK]": 0, "b": 2})
+    document["model"].update(merges=[], vocab={"[UNK]": 0, "[en]": 1, "b": 2, "[en-gb]": 7})
     assert not parsed(document).has_control_token("[am]"), "no tag has the id of another"
 
 
@@ -254,7 +257,7 @@ def test_settings_that_change_no_spelling_are_taken(name: str, value: Any) -> No
 def test_the_highest_id_and_a_token_that_is_also_in_the_vocabulary_are_taken() -> None:
     document = copy.deepcopy(DOCUMENT)
     document["added_tokens"][1] = {"id": 999_999, "content": "[en-gb]", **FLAGS}
-    document["model"]["vocab"]["[en]"] = 4
+    document["model"]["vocab"] |= {"[en]": 4, "[en-gb]": 999_999}
     document["model"] |= {"dropout": 0.0, "end_of_word_suffix": "", "ignore_merges": False}
     tokenizer = parsed(document)
     assert tokenizer.size == 1_000_000

@@ -53,7 +53,7 @@ def test_the_base_is_the_beginning_of_the_grown_tokenizer_and_ids_have_no_gap(ki
     made = grown(kind, language)
     assert made.tokenizer.pieces[: made.base.size] == made.base.pieces
     assert made.tokenizer.gaps == ()
-    assert made.tokenizer.size == made.base.size + len(made.learnt.additions)
+    assert made.tokenizer.size == made.base.size + len(made.learned.additions)
     assert made.tokenizer.unknown_id == made.base.unknown_id
     for piece, at in get_family(made.text_encoder.family.name).special_ids.items():
         assert made.tokenizer.ids[piece] == at
@@ -63,7 +63,7 @@ def test_the_base_is_the_beginning_of_the_grown_tokenizer_and_ids_have_no_gap(ki
 @every_language
 def test_every_new_piece_holds_a_character_that_no_base_piece_has(kind: str, language: str) -> None:
     made = grown(kind, language)
-    for piece in made.learnt.additions.pieces:
+    for piece in made.learned.additions.pieces:
         assert set(piece.text) - made.base.characters, piece
 
 
@@ -73,20 +73,20 @@ def test_the_tag_is_one_token_and_is_added_only_where_the_base_lacks_it(language
     tag = f"[{language}]"
     assert len(made.tokenizer.encode(tag)) == 1
     assert made.tokenizer.has_control_token(tag)
-    assert made.learnt.additions.tag == (None if made.base.has_control_token(tag) else tag)
+    assert made.learned.additions.tag == (None if made.base.has_control_token(tag) else tag)
     assert len(set(made.tokenizer.pieces)) == made.tokenizer.size
 
 
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
 def test_a_family_without_tags_gets_none(kind: str) -> None:
-    assert grown(kind, "am").learnt.additions.tag is None
+    assert grown(kind, "am").learned.additions.tag is None
 
 
 @every_kind
 def test_a_language_whose_letters_the_base_has_gets_its_tag_and_nothing_else_and_is_reported_so(kind: str) -> None:
     made = learn(kind, "zu" if kind == "bpe-json" else "sw", demo_texts("sw").sentences)
-    assert made.learnt.additions.pieces == ()
-    lines = format_additions(made.learnt.additions, made.learnt.plan, made.texts)
+    assert made.learned.additions.pieces == ()
+    lines = format_additions(made.learned.additions, made.learned.plan, made.texts)
     added = "the tag [zu]" if kind == "bpe-json" else "nothing"
     assert f"; added: {added}" in "\n".join(map(str, lines))
     assert "this is fine: its text is encoded with the base's own tokens" in "\n".join(map(str, lines))
@@ -100,16 +100,16 @@ def test_why_a_language_in_latin_script_adds_few_pieces_is_said_and_of_a_new_scr
     )
     (line,) = [
         str(line)
-        for line in format_additions(made.learnt.additions, made.learnt.plan, made.texts)
+        for line in format_additions(made.learned.additions, made.learned.plan, made.texts)
         if "this is fine" in str(line)
     ]
     letters = {sign for text in made.texts.sentences for sign in text.lower() if sign.isalpha()}
     known = len(letters - {sign.lower() for sign in made.new_characters})
-    assert len(made.learnt.additions.pieces) > 0
+    assert len(made.learned.additions.pieces) > 0
     assert f"already covers {known} of the {len(letters)} letters" in line
-    assert line.endswith(f"only tokens with a letter that it lacks are added ({len(made.learnt.additions.pieces)})")
+    assert line.endswith(f"only tokens with a letter that it lacks are added ({len(made.learned.additions.pieces)})")
     other = grown(kind, "am")
-    assert "this is fine" not in str(format_additions(other.learnt.additions, other.learnt.plan, other.texts))
+    assert "this is fine" not in str(format_additions(other.learned.additions, other.learned.plan, other.texts))
 
 
 @pytest.mark.long(fast="am-bpe-json")
@@ -120,10 +120,10 @@ def test_general_symbols_never_become_characters_and_are_reported(kind: str, lan
     made = learn(kind, language, sentences)
     assert made.new_characters.isdisjoint(SYMBOLS)
     if language == "am":  # whose own rules take them out
-        assert not {"→", "★"} & set(made.learnt.plan.left_unknown)
+        assert not {"→", "★"} & set(made.learned.plan.left_unknown)
         return
-    assert {"→", "★"} <= set(made.learnt.plan.left_unknown)
-    lines = "\n".join(map(str, format_additions(made.learnt.additions, made.learnt.plan, made.texts)))
+    assert {"→", "★"} <= set(made.learned.plan.left_unknown)
+    lines = "\n".join(map(str, format_additions(made.learned.additions, made.learned.plan, made.texts)))
     assert "left unknown" in lines
     proof = prove_quickly(made, sentences)
     assert [finding.code for finding in proof.findings] == ["proof-unknown-symbols"]
@@ -158,8 +158,8 @@ def test_a_letter_that_no_text_showed_is_never_unknown(kind: str) -> None:
 @pytest.mark.parametrize("language", ["am", "vi"])
 def test_the_same_texts_give_the_same_bytes(kind: str, language: str) -> None:
     once, again = (learn(kind, language, demo_texts(language).sentences) for _ in range(2))
-    assert once.learnt.additions == again.learnt.additions
-    assert once.base.grown(once.learnt.additions) == again.base.grown(again.learnt.additions)
+    assert once.learned.additions == again.learned.additions
+    assert once.base.grown(once.learned.additions) == again.base.grown(again.learned.additions)
 
 
 def test_every_vietnamese_piece_on_the_unigram_model_occurs_in_the_text_that_it_was_learnt_from() -> None:
@@ -167,7 +167,7 @@ def test_every_vietnamese_piece_on_the_unigram_model_occurs_in_the_text_that_it_
     spelled = {
         token for text in made.texts.sentences for token in made.tokenizer.encode(made.text_encoder.prepare(text))
     }
-    merges = made.learnt.additions.merges
+    merges = made.learned.additions.merges
     assert len(merges) > 200
     assert {made.tokenizer.ids[piece.text] for piece in merges} <= spelled
 
@@ -177,7 +177,7 @@ def test_every_vietnamese_piece_on_the_unigram_model_occurs_in_the_text_that_it_
 def test_new_pieces_make_the_new_language_shorter(kind: str) -> None:
     made = grown(kind, "am")
     letters_only = learn(kind, "am", made.texts.sentences, VocabularySettings(pieces=0))
-    assert letters_only.learnt.additions.merges == ()
+    assert letters_only.learned.additions.merges == ()
     assert letters_only.new_characters == made.new_characters
     long, short = (
         sum(len(item.tokenizer.encode(item.text_encoder.prepare(text))) for text in made.texts.sentences)
@@ -191,7 +191,7 @@ def test_new_pieces_make_the_new_language_shorter(kind: str) -> None:
 def test_stock_libraries_read_the_written_file_and_give_the_same_ids(kind: str, language: str, tmp_path: Path) -> None:
     made = grown(kind, language)
     path = tmp_path / "tokenizer"
-    path.write_bytes(made.base.grown(made.learnt.additions))
+    path.write_bytes(made.base.grown(made.learned.additions))
     reopened = open_tokenizer(path)
     if kind == "bpe-json":
         stock: Any = tokenizers.Tokenizer.from_file(str(path))
@@ -236,8 +236,8 @@ def test_a_text_with_a_stray_letter_of_another_script_still_holds_and_the_letter
     proof = prove_quickly(made, sentences)
     assert [finding.code for finding in proof.findings] == ["proof-unknown-symbols"]
     assert proof.holds
-    assert made.learnt.plan.left_unknown == proof.unknown_characters
-    assert len(made.learnt.plan.left_unknown) == 1
+    assert made.learned.plan.left_unknown == proof.unknown_characters
+    assert len(made.learned.plan.left_unknown) == 1
 
 
 @every_kind

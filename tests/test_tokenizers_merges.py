@@ -77,7 +77,7 @@ def test_limits_are_kept() -> None:
 def test_a_piece_is_joined_from_pieces_that_came_before_it() -> None:
     made = grown("bpe-json", "am")
     known = {piece for piece in made.base.pieces if piece is not None}
-    for piece in made.learnt.additions.pieces:
+    for piece in made.learned.additions.pieces:
         assert piece.parts is None or set(piece.parts) <= known
         known.add(piece.text)
 
@@ -99,7 +99,7 @@ PINNED = {
 @pytest.mark.parametrize("case", PINNED)
 def test_the_same_texts_give_the_same_pieces_in_all_releases(case: str) -> None:
     """A graft that is made again must have the rows of the one before. A change here is a change for every user."""
-    pieces = grown(*case.rsplit("-", 1)).learnt.additions.pieces
+    pieces = grown(*case.rsplit("-", 1)).learned.additions.pieces
     merges = [piece for piece in pieces if piece.parts is not None]
     lines = "\n".join(f"{piece.text} {piece.parts} {piece.count}" for piece in merges)
     digest = hashlib.sha256(lines.encode()).hexdigest()[:8]

@@ -171,8 +171,8 @@ def test_additions_whose_merge_spells_another_piece_are_refused(tmp_path: Path) 
     """Such a merge would join base pieces, and old text would move."""
     made = grown("bpe-json", "am")
     path = tmp_path / "additions.json"
-    made.learnt.additions.save(path)
-    assert TokenizerAdditions.load(path) == made.learnt.additions
+    made.learned.additions.save(path)
+    assert TokenizerAdditions.load(path) == made.learned.additions
     document = json.loads(path.read_text(encoding="utf-8"))
     document["pieces"][-1]["parts"] = ["t", "h"]
     path.write_text(json.dumps(document), encoding="utf-8")

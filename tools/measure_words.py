@@ -139,7 +139,7 @@ def main() -> None:
         print("\n".join(f"{len(one)} words: {' '.join(one)[:160]}" for one in long))
     # Bars and dashes of tables are no words.
     words = sum(bool(re.search(r"\w", word)) for text in texts.values() for word in text.split())
-    print(f"pages by hand: {len(pages)}, words: {words:,}")
+    print(f"pages by hand: {len(pages) - 1} and CONTRIBUTING.md, words: {words:,}")
     print(f"sentences: {len(total):,}, over {LONG_SENTENCE} words: {len(long):,} ({len(long) / len(total):.1%})")
 
 

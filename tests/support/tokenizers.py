@@ -38,7 +38,7 @@ class Grown:
     """One language grown onto one base."""
 
     text_encoder: TextEncoder
-    learnt: LearnedAdditions
+    learned: LearnedAdditions
     texts: TextCorpus
 
     @property
@@ -47,11 +47,11 @@ class Grown:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.learnt.grown
+        return self.learned.grown
 
     @property
     def new_characters(self) -> frozenset[str]:
-        return frozenset("".join(piece.text for piece in self.learnt.additions.pieces)) - self.base.characters
+        return frozenset("".join(piece.text for piece in self.learned.additions.pieces)) - self.base.characters
 
 
 @cache

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 
-from voxgraft.audio.files import AudioSamples
+from voxgraft.audio.files import AudioSamples, read_clip_audio, resample
+from voxgraft.core.errors import VoxgraftError
 
 VoiceVectors = NDArray[np.float32]
 """The vectors of a clip's two halves. [2, D]"""
 VOICE_RATE_HZ = 16_000
+# Of samples between -1 and 1.
+SILENT_PEAK = 1e-3
 HOP_SAMPLES, PITCH_FRAME_SAMPLES, CEPSTRUM_FRAME_SAMPLES = 160, 640, 400
 MIN_PITCH_HZ, MAX_PITCH_HZ = 65, 400
 # Periodic frames have a peak of the autocorrelation of at least this; the first peak near the highest is the period.
@@ -55,9 +58,19 @@ class VoiceCount(NamedTuple):
     """Whether several voices can be excluded; one voice may also mean that no difference was found."""
 
 
+def read_voice(path: Path) -> AudioSamples | None:
+    """A clip as speaker encoders take it; None if its file cannot be read, which reports say, or is silent."""
+    try:
+        samples, rate = read_clip_audio(path)
+        wave = resample(samples, rate, VOICE_RATE_HZ)
+    except VoxgraftError:
+        return None
+    return wave if float(np.abs(samples).max(initial=0.0)) > SILENT_PEAK else None
+
+
 def compute_voice_vectors(samples: AudioSamples, rate: int) -> VoiceVectors:
     """Pitch (octaves), means and deviations of cepstra for both halves of a clip; [0, D] with too little voice."""
-    wave = (soxr.resample(samples, rate, VOICE_RATE_HZ) if rate != VOICE_RATE_HZ else samples).astype(np.float64)
+    wave = resample(samples, rate, VOICE_RATE_HZ).astype(np.float64)
     nothing = np.zeros((0, VECTOR_WIDTH), np.float32)
     if len(wave) < 2 * PITCH_FRAME_SAMPLES:
         return nothing

@@ -264,7 +264,9 @@ def find_dangerous_globals(path: Path) -> list[str]:
     """Names that a pickle in this file would import and that are not known to be harmless, such as `posix.system`.
 
     Empty for safetensors. Works for torch archives, for torch files from before the archives and for bare pickles.
+    Settings that an original program keeps in its published checkpoint are harmless.
     """
+    harmless = {name for facts in FAMILIES.values() for name in facts.pickled_classes}
     shards = find_shards(path)
     names: dict[str, None] = {}
     for file in _resolve_shard_files(shards)[0] if shards is not None else [path]:
@@ -282,7 +284,7 @@ def find_dangerous_globals(path: Path) -> list[str]:
                 found = find_unsafe_globals(source.read(0, min(source.size, MAX_PICKLE_BYTES)))
         finally:
             source.close()
-        names.update(dict.fromkeys(found))
+        names.update(dict.fromkeys(name for name in found if name not in harmless))
     return list(names)
 
 

@@ -298,7 +298,7 @@ COMMANDS = (
         "companion",
         commands.CompanionSettings,
         "voxgraft.companions.environments:create_companion",
-        "Create a virtual environment for an original package (chatterbox-tts, coqui-tts, index-tts), to test exports.",
+        "Create a virtual environment for the original program of a family, to test exports with it.",
         positional=("name",),
     ),
     CliCommand(

@@ -471,16 +471,16 @@ class DownloadSettings(Settings):
     list_only: bool = False
     """Only list files, sizes and the licence."""
     accept_terms: bool = False
-    """Accept a non-commercial licence (xtts). Default: asked in a terminal, else not accepted."""
+    """Accept a licence for non-commercial use only. Default: asked in a terminal, else not accepted."""
 
 
 class CompanionSettings(Settings):
     """The original program, and its environment."""
 
     name: CompanionName
-    """chatterbox or xtts (packages), or indextts2 (your own checkout)."""
+    """Family whose original program is meant."""
     checkout: Path | None = None
-    """IndexTTS-2: folder of its source code, which contains indextts/."""
+    """Folder of the program's source code, if it is no package (IndexTTS-2: contains indextts/)."""
     python: Path | None = None
     """Python of the environment. Default: the one that runs voxgraft. 3.11 is known to work."""
     pip_flags: tuple[str, ...] = ()
@@ -518,7 +518,8 @@ class ExportSettings(Settings):
     consent: str | None = Field(None, max_length=2000)
     """How the speakers consented. Default: asked in a terminal."""
     accept_terms: bool = False
-    """Accept that the base's licence also applies to the export (required for xtts). Default: asked in a terminal."""
+    """Accept that the base's licence also applies to the export; a non-commercial licence requires this. Default: asked
+    in a terminal."""
 
 
 class PushSettings(Settings):

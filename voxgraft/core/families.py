@@ -55,6 +55,11 @@ class FamilyFacts:
     """The speech ends of a base (no language model), by the beginnings of names that each has; any one is enough."""
     speech_part_files: Mapping[str, str] = field(default_factory=dict)
     """Speech ends that are known by their file names."""
+    pickled_classes: Sequence[str] = ()
+    """Classes of the original program whose objects are beside the tensors in published checkpoints: settings, which
+    hold values and run nothing."""
+    extras: Mapping[str, str] = field(default_factory=dict)
+    """Extras of the package (`pip install 'voxgraft[NAME]'`) that the family needs, and each one's use in words."""
     companion: Mapping[str, Any] | None = None
     """How an environment of the original program is installed: `title`, and `steps`, arguments of each `pip install`.
 

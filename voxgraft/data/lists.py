@@ -59,6 +59,7 @@ _LIST_NAMES = re.compile(
     r"metadata\.txt|.*\.done\.data|prompts\.data|transcripts?\.txt|transcript\.v\.[\d.]+\.txt", re.IGNORECASE
 )
 _QUOTED_CELL = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
+_WHOLE_QUOTED_CELL = re.compile(r'\s*"(?:[^"]|"")*"\s*')
 _FESTIVAL_LINE = re.compile(r'\s*\(\s*([^\s()"]+)\s+"((?:[^"\\]|\\.)*)"\s*\)\s*')
 _LIBRISPEECH_NAME = re.compile(r"(\d+)_(\d+)_\d+")
 # GPT-SoVITS has its own codes for two languages.
@@ -375,7 +376,9 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
         raise FileError("table-unknown", f"{name} has no columns: {lines[0]!r:.80}" if lines else f"{name} is empty")
     csv.field_size_limit(MAX_CSV_FIELD_CHARACTERS)
     stream = io.StringIO(text, newline="")
-    if delimiter in ",;":  # only these are used with quotes
+    # Tables with "|" or tabs are written without quotes, unless a program put every cell into them.
+    is_quoted = delimiter in ",;" or all(map(_WHOLE_QUOTED_CELL.fullmatch, lines[0].split(delimiter)))
+    if is_quoted:
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
     else:
         reader = csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
@@ -420,7 +423,7 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
         line, values = item
         if has_header and values == head:
             continue
-        if has_header and delimiter not in ",;":
+        if has_header and not is_quoted:
             values = _read_quoted_cells(values, delimiter, len(head))
         if has_header and len(values) != len(head):
             yield SourceProblem("table-line", f"{len(values)} columns, but the header has {len(head)}", name, line)

@@ -14,10 +14,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 
-from voxgraft.audio.files import AudioSamples, read_clip_audio
+from voxgraft.audio.files import AudioSamples
+from voxgraft.audio.voices import read_voice
 from voxgraft.config.commands import DataTextSettings
 from voxgraft.config.data import (
     DataInfoSettings,
@@ -27,7 +27,7 @@ from voxgraft.config.data import (
     DataSpeakersSettings,
 )
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftError, find_nearest_name
+from voxgraft.core.errors import ConfigError, FileError, TextError, find_nearest_name
 from voxgraft.core.files import build_write_error, is_encodable_text, is_file, read_lines, require_folder
 from voxgraft.core.languages import describe_character
 from voxgraft.core.progress import confirm_with_user
@@ -59,7 +59,6 @@ MIN_SILHOUETTE = 0.4
 MAX_CENTROID_COSINE = 0.88
 MIN_CLUSTER_CLIPS = 3
 MAX_SILHOUETTE_CLIPS = 600
-VOICE_ENCODER_HZ = 16_000
 MIN_VOICE_SECONDS = 1.0
 VOICE_BATCH_SIZE = 32
 
@@ -417,12 +416,8 @@ def _split_by_voice(
                 for clip in own[first : first + VOICE_BATCH_SIZE]:
                     if clip.seconds < MIN_VOICE_SECONDS:
                         continue
-                    try:
-                        samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
-                    except VoxgraftError:  # `data info` and `data report` report missing audio
-                        continue
-                    if float(np.abs(samples).max(initial=0.0)) > 1e-3:
-                        batch.append(soxr.resample(samples, rate, VOICE_ENCODER_HZ).astype(np.float32))
+                    if (samples := read_voice(clip.resolve_audio(dataset.folder))) is not None:
+                        batch.append(samples)
                         ids.append(clip.id)
                 if batch:
                     vectors.append(encoder.embed(batch).cpu().numpy())

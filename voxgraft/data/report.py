@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.files import read_clip_audio, resample
+from voxgraft.audio.files import read_clip_audio
 from voxgraft.audio.metrics import (
     CLIP_METRIC_NAMES,
     AudioFingerprint,
@@ -36,11 +36,11 @@ from voxgraft.audio.voices import (
     MAX_VOICE_CLIPS,
     MIN_VOICE_SECONDS,
     VECTOR_WIDTH,
-    VOICE_RATE_HZ,
     VoiceCount,
     VoiceVectors,
     compute_voice_vectors,
     count_voices,
+    read_voice,
 )
 from voxgraft.config.data import DataReportSettings, QualitySettings
 from voxgraft.core import progress
@@ -332,13 +332,8 @@ def encode_voices(dataset: DatasetFolder, clips: Sequence[ManifestClip], base: P
     with progress.progress_task("comparing voices", len(clips)) as advance:
         for clip in clips:
             advance(1)
-            try:
-                samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
-            except VoxgraftError:  # the report names clips without audio
-                continue
-            if float(np.abs(samples).max(initial=0.0)) > 1e-3:
-                parts = np.array_split(resample(samples, rate, VOICE_RATE_HZ), 2)
-                found.append(encoder.embed([part.astype(np.float32) for part in parts]).cpu().numpy())
+            if (samples := read_voice(clip.resolve_audio(dataset.folder))) is not None:
+                found.append(encoder.embed(np.array_split(samples, 2)).cpu().numpy())
     return found
 
 
@@ -392,7 +387,7 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
         f"You have {format_length(summary.seconds)} by {pluralize(len(summary.speakers), 'speaker')}. {near}",
         f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
         "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
-        "Not measured: how much human speech Chatterbox or IndexTTS-2 need. Other projects report "
+        "Not measured: how much human speech the published bases need. Other projects report "
         "8 hours (one user, a language close to a known one), 26 hours (with an adapter), and 100 to 1,000 hours.",
     ]
 

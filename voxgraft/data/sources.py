@@ -61,6 +61,8 @@ DATASET_FILES = ("problems.jsonl", "measures.jsonl", "heard.jsonl", "report.html
 DATASET_FOLDERS = ("imports", "clips", "transcripts")
 # What the Hugging Face datasets library writes beside its columns.
 HF_DATASETS_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
+# XTTS's web UIs write the language beside their tables; `--language` says it here.
+LANGUAGE_FILE = "lang.txt"
 # Beginnings of names of files about a dataset, which are not texts of audio files.
 ABOUT_FILE_PREFIXES = ("readme", "license", "licence", "copying", "notice", "changelog", "speaker")
 # In LibriTTS these hold the texts of `.normalized.txt` a second time.
@@ -307,6 +309,8 @@ class _SourceFinder:
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDECAR_SUFFIXES}
         for path in others:
             if path.name in HF_DATASETS_FILES or path in texts or find_vctk_audio(path):
+                continue
+            if path.name == LANGUAGE_FILE and any(table.parent == path.parent for table in lists):
                 continue
             is_text = path.suffix in (".txt", ".lab") and not path.stem.lower().startswith(ABOUT_FILE_PREFIXES)
             if with_text and is_text and path.stem not in {film.stem for film in used}:

@@ -239,8 +239,8 @@ class DataSplitResult:
     def shared_speakers(self) -> list[str]:
         """Speakers of held-out clips who are in the training split too."""
         used = [clip for clip in self.clips if clip.is_used]
-        learnt = {clip.speaker for clip in used if clip.split == "train"}
-        return sorted({clip.speaker for clip in used if clip.split in SPLITS[1:]} & learnt)
+        trained = {clip.speaker for clip in used if clip.split == "train"}
+        return sorted({clip.speaker for clip in used if clip.split in SPLITS[1:]} & trained)
 
     @property
     def splits_recordings(self) -> bool:
@@ -290,7 +290,7 @@ class DataSplitResult:
             clips = pluralize(len(self.clips), "clip")
             lines.insert(0, f"{rejected:,} of {clips} are rejected ({listed}), {len(self.clips) - rejected:,} are used")
         if not self.leaks:
-            lines.append("no audio and no sentence is both in training and held out")
+            lines.append("no audio or sentence occurs both in training and in held-out clips")
         if shared := self.shared_speakers:
             # Held-out clips of voices that are learned say nothing about other voices.
             used = [clip for clip in self.clips if clip.is_used]
@@ -315,7 +315,7 @@ class DataSplitResult:
             lines.append(
                 f"the audio of {len(self.unheard):,} clips is missing or damaged and was not compared: {shown}"
             )
-        return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *lines]
+        return [Table(("split", "clips", "used", "recordings", "speakers"), rows), *lines]
 
 
 def data_split(settings: DataSplitSettings) -> DataSplitResult:

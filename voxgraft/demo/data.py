@@ -190,7 +190,7 @@ def format_subtitles(clips: list[BundledClip], times: list[tuple[float, float]],
 def main(arguments: list[str]) -> int:
     """Write the talks of the tutorial; returns the exit code."""
     report = partial(print, file=sys.stderr)
-    if len(arguments) != 1 or Path(arguments[0]).exists():
+    if len(arguments) != 1 or arguments[0].startswith("-") or Path(arguments[0]).exists():
         report("python -m voxgraft.demo.data FOLDER: give one folder that does not exist yet")
         return 2
     report(f"creating {NUM_TALKS} talks of about a minute in {arguments[0]}")

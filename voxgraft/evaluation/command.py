@@ -337,7 +337,7 @@ def score_model(settings: EvaluateSettings) -> EvaluateResult:
     evaluation.rows = sorted(rows, key=lambda row: order.index(row.language))
     points = build_checklist(evaluation, after)
 
-    recognizer = transcriber.listener
+    recognizer = transcriber.recognizer
     card = (path if run_settings is None else run.graft) / GRAFT_CARD
     is_graft = after.checkpoint is None and settings.step is None and is_file(card)
     about: dict[str, Any] = {
@@ -585,7 +585,7 @@ class CompareResult:
 
     def lines(self) -> list[Line]:
         title = f"{measure_title(self.measure)}, new"
-        columns = ("run", "way", "step", title, "95 of 100", "worst old", "change", "logits")
+        columns = ("run", "mode", "step", title, "95 % interval", "most degraded old language", "change", "logits")
         rows = []
         for name, run in self.runs.items():
             error, step, change = Score.from_json(run["error"]), run["step"], run["worst_change"]

@@ -88,7 +88,7 @@ class Evaluation:
 
     def score(self, language: str, role: str, name: str) -> Score:
         row = self.row(language, role)
-        return unmeasured_score("not looked at") if row is None else row.score(name)
+        return unmeasured_score("not evaluated") if row is None else row.score(name)
 
     @property
     def languages(self) -> list[str]:

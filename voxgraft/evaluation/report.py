@@ -438,7 +438,7 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
         figures.append((what, format_score(main, now.score(main)), ", ".join(filter(None, notes)), ""))
     elif now is not None:
         # Without a recognizer: whether the text is used at all.
-        what, big, note = "recognised", "–", f"No error rate: {document['listener']['why']}"
+        what, big, note = "recognized", "–", f"No error rate: {document['listener']['why']}"
         if name := next((name for name in TEXT_USE_NOTES if now.score(name).value is not None), None):
             what, big = measure_title(name), format_score(name, now.score(name))
             note = f"{TEXT_USE_NOTES[name]}. {note}"

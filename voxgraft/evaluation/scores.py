@@ -329,26 +329,26 @@ def _add_bootstrap_interval(
 class Transcriber:
     """The recognizer; or none, and why. With a recognizer, why there is none for a language that it does not know."""
 
-    listener: Recognizer | None
+    recognizer: Recognizer | None
     why: str = ""
 
     def why_unsupported(self, language: str) -> str:
         """Why a language is not listened to; empty if it is."""
-        if self.listener is None:
+        if self.recognizer is None:
             return self.why
-        if self.listener.languages is not None and asr.resolve_recognizer_language(self.listener, language)[1]:
-            known = sorted(self.listener.languages)
+        if self.recognizer.languages is not None and asr.resolve_recognizer_language(self.recognizer, language)[1]:
+            known = sorted(self.recognizer.languages)
             more = f" and {len(known) - MAX_LANGUAGES_NAMED} more" if len(known) > MAX_LANGUAGES_NAMED else ""
             names = ", ".join(known[:MAX_LANGUAGES_NAMED]) + more
-            return self.why or f"the recognizer {self.listener.name} does not know {language}, only {names}"
+            return self.why or f"the recognizer {self.recognizer.name} does not know {language}, only {names}"
         return ""
 
     def transcribe(self, waves: Sequence[Wave], rate: int, language: str, label: str) -> list[Transcript]:
         """Every wave, in its order, at a sample rate that the recognizer takes."""
-        assert self.listener is not None
+        assert self.recognizer is not None
         target_rate, code = (
-            self.listener.sample_rate or rate,
-            asr.resolve_recognizer_language(self.listener, language)[0],
+            self.recognizer.sample_rate or rate,
+            asr.resolve_recognizer_language(self.recognizer, language)[0],
         )
         transcripts = [EMPTY_TRANSCRIPT] * len(waves)
         nonempty = [index for index, wave in enumerate(waves) if len(wave)]
@@ -360,7 +360,7 @@ class Transcriber:
                 filled = [
                     np.pad(wave, (0, min_samples - len(wave))) if len(wave) < min_samples else wave for wave in filled
                 ]
-                for index, transcript in zip(batch, self.listener.transcribe(filled, target_rate, code), strict=True):
+                for index, transcript in zip(batch, self.recognizer.transcribe(filled, target_rate, code), strict=True):
                     transcripts[index] = transcript
                 advance(len(batch))
         return transcripts

@@ -157,7 +157,7 @@ class GraftResult:
     """Which tokenizer was taken, from where."""
     sha256: str
     """Of the extended tokenizer."""
-    learnt: LearnedAdditions | None
+    learned: LearnedAdditions | None
     texts: TextCorpus
     proof: TokenizerProof
     counts: RowCount
@@ -172,7 +172,7 @@ class GraftResult:
     def to_json(self) -> dict[str, Any]:
         return {
             "tokenizer": {"chosen": self.chosen, "sha256": self.sha256},
-            "learnt": additions_to_json(self.learnt.additions, self.learnt.plan) if self.learnt else None,
+            "learnt": additions_to_json(self.learned.additions, self.learned.plan) if self.learned else None,
             "proof": self.proof.to_json(),
             "rows": self.counts.to_json(),
             "methods": self.methods,
@@ -181,9 +181,9 @@ class GraftResult:
         }
 
     def lines(self) -> list[Line]:
-        lines: list[Line] = [f"tokenizer: {self.chosen}", f"  its sha256: {self.sha256}"]
-        if self.learnt:
-            lines += format_additions(self.learnt.additions, self.learnt.plan, self.texts)
+        lines: list[Line] = [f"tokenizer: {self.chosen}", f"  sha256: {self.sha256}"]
+        if self.learned:
+            lines += format_additions(self.learned.additions, self.learned.plan, self.texts)
         lines += self.proof.lines()
         if self.folder is None:
             return [*lines, "nothing was written, because the proof failed"]

@@ -472,12 +472,17 @@ def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, 
     A training that was begun again and has not come to its end leaves the folder of the one before where it is.
     """
     chosen = next((line for line in reversed(journal) if line["kind"] == "interpolation" and line.get("chosen")), None)
-    points = card.get("points")
-    listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
-    own = next((one for one in listed if one.get("share") == card.get("share")), None)
+    own = _find_written_point(card)
     if chosen is None or own is None:
         return False
     return all(own.get(name) == chosen.get(name) for name in ("share", "speech_losses"))
+
+
+def _find_written_point(card: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Of the points between base and trained that a card lists, the one whose checkpoint was written."""
+    points = card.get("points")
+    listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
+    return next((one for one in listed if one.get("share") == card.get("share")), None)
 
 
 def keeps_old_languages(checkpoint: Path) -> bool | None:
@@ -490,10 +495,7 @@ def keeps_old_languages(checkpoint: Path) -> bool | None:
         return None
     if card.get("format") != MERGED_FORMAT or compute_sha256(checkpoint) != card.get("checkpoint_sha256"):
         return None  # what was measured is another file
-    points, before = card.get("points"), card.get("speech_losses_before")
-    listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
-    own = next((one for one in listed if one.get("share") == card.get("share")), {})
-    now = own.get("speech_losses")
+    before, now = card.get("speech_losses_before"), (_find_written_point(card) or {}).get("speech_losses")
     if not isinstance(before, dict) or not isinstance(now, dict):
         return None
     old = {name: (before[name], loss) for name, loss in now.items() if name in before and name != card.get("language")}

@@ -77,6 +77,7 @@ from voxgraft.inspect.body import (
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.rows import (
     ROW_NONFINITE,
+    ROW_OVERWRITTEN,
     ROW_ZERO,
     RowMove,
     RowTable,
@@ -217,7 +218,7 @@ class DiagnoseResult:
         if found.not_heard:
             lines.append(f"not transcribed: {found.not_heard}")
         elif error_rows:
-            lines.append(Table(("language", "who", "phone error"), tuple(error_rows)))
+            lines.append(Table(("language", "model", "phone error"), tuple(error_rows)))
         for level, style in LEVEL_STYLES.items():
             items = [item for item in found.findings if item.level == level]
             lines += [style_line((item.lines()[0], style)) for item in items]
@@ -397,6 +398,9 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         learnt_by_moments=_has_learned(subject, optimizer, moments, tables),
         noise=any(item.code == "new-rows-random" and embedding_name in item.found for item in findings),
         short_rows=num_required > num_rows >= (subject.base_pieces or 0) > 0,
+        cut_rows=0 < num_rows < (subject.base_pieces or 0) <= num_required
+        and not moves
+        and all(table.counts.get(ROW_OVERWRITTEN, 0) < MAJORITY_SHARE * len(table.kinds) for table in tables),
         moved_fits=any(one.how == "shifted" and num_rows == num_required + one.shift for one in moves),
         sharded=checkpoint is not None and find_shards(checkpoint.path) is not None,
         is_base=is_base,

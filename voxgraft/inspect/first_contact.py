@@ -320,7 +320,7 @@ def _describe_speech(
     if not transcriber.why_unsupported(language) and np.isfinite(wave).all():
         (transcript,) = transcriber.transcribe([wave], rate, language, language)
         transcript_text = (
-            f"{transcript.text!r:.{MAX_SHOWN}} ({transcriber.listener.name})" if transcriber.listener else ""
+            f"{transcript.text!r:.{MAX_SHOWN}} ({transcriber.recognizer.name})" if transcriber.recognizer else ""
         )
         score = compute_error_rates([EvalSentence(language, text)], [transcript], 0)["cer"]
         errors = "" if score.value is None else f"{score.value:.0%} of letters"

@@ -220,7 +220,9 @@ def repair(settings: RepairSettings) -> RepairResult:
         kept_extras = _kept_wrapper(parts.tuned)[1] if settings.output.suffix in TORCH_SUFFIXES else {}
         left_out = [extra for extra in parts.tuned.extras if extra.name not in kept_extras]
     after = diagnose_checkpoint(_build_diagnose_settings(settings, settings.output))
-    codes = {code for name, mended in _CODES_BY_REPAIR.items() if getattr(repairs, name) for code in mended}
+    codes = {
+        code for name, repaired_codes in _CODES_BY_REPAIR.items() if getattr(repairs, name) for code in repaired_codes
+    }
     for item in after.findings:
         if item.code in codes and item.level == "error":  # a file that still has the fault must not be left behind
             settings.output.unlink(missing_ok=True)
@@ -543,7 +545,7 @@ class _TableRepair:
                 ]
                 positions[at_start[[row_bytes <= known for row_bytes in there]]] = -1
             positions[positions < 0] = -1
-        elif self.repairs.head or self.repairs.grow:
+        elif self.repairs.head or self.repairs.grow or rows < first:
             # Where a table has as many rows as the embedding, the same rows mean the same pieces.
             embedding = parts.tuned.tensors.get(parts.family.graft_points[0].tensor)
             like_embedding = embedding is not None and embedding.shape[0] == rows

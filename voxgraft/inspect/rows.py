@@ -31,6 +31,8 @@ SPARE_SAMPLE_ROWS = 1024
 # Of what a row lost: beside a change that is mostly along itself. Decay in float32 rounds to whole units in the last
 # place, so that rows and values shrink a little unevenly.
 _DECAY_SPREAD = 0.6
+# Of what all rows had, the most that decay is taken for.
+_MOST_DECAY = 0.99
 # By length of a row: the residual beside a multiple of it after many steps of decay in float32. Training leaves more.
 _DECAY_ROUNDING = 1e-4
 # Cosines to the base's spare row: of a row that was copied from it and then trained, and of most others.
@@ -92,7 +94,9 @@ class RowComparison(NamedTuple):
         if len(self.changed) < max(2, 0.99 * self.num_rows):
             return False
         loss = 1 - float(np.median(self.factor))
-        if not 0 < loss <= 1:  # decay never turns a row around
+        # Decay never turns a row around. It leaves nothing of a table after far more steps than anybody trains: zeros
+        # and small random numbers were put there.
+        if not 0 < loss <= _MOST_DECAY:
             return False
         near = np.abs(1 - self.factor - loss) <= _DECAY_SPREAD * abs(loss)
         clean = self.beside <= _DECAY_SPREAD * abs(loss)

@@ -311,8 +311,12 @@ OPTIONAL_PARTS = {
     "ui": "web UI (`voxgraft ui`)",
     "server": "speech server (`voxgraft serve`)",
     "hub": "download bases, push and pull grafts",
-    "indextts2": "prepare data for IndexTTS-2",
-    "languages": "Japanese text for Chatterbox, Japanese and Chinese text for XTTS",
+    **{
+        extra: ", ".join(
+            f"{facts.extras[extra]} for {facts.title}" for facts in FAMILIES.values() if extra in facts.extras
+        )
+        for extra in sorted({extra for facts in FAMILIES.values() for extra in facts.extras})
+    },
     "tensorboard": "TensorBoard files",
     "vad": "speech detection with Silero",
     "ray": "prepare data on several machines",

@@ -72,6 +72,8 @@ class DiagnosisCase:
     """Whether the optimizer shows that new rows were trained, whatever they look like."""
     short_rows: bool = False
     """Whether the text tables have the base's rows, and fewer than the tokenizer needs."""
+    cut_rows: bool = False
+    """Whether the text tables are the beginning of the base's, and end before its last row."""
     moved_fits: bool = False
     """Whether the number of rows is explained by rows that were put before the others."""
     sharded: bool = False
@@ -131,6 +133,7 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     ),
     "special-ids-moved": ("the tokenizer assigns all ids again: {found}", _WRONG_IDS_REASON),
     "tokenizer-not-grown": ("the tokenizer changed ids of base tokens: {found}", _WRONG_IDS_REASON),
+    "tokenizer-duplicate-id": ("the tokenizer gives a token another id than its file says: {found}", _WRONG_IDS_REASON),
     "config-start-stop": (
         "texts had the wrong start and stop ids: {found}",
         "the model was trained with marks that no program uses",
@@ -257,8 +260,8 @@ def _verdict_rows_misfit(
     item = errors.get("ids-past-table") or errors.get("rows-vs-tokenizer")
     if item is None or by_code.keys() & {"head-not-grown", "embedding-not-grown", "bias-not-grown"} or case.moved_fits:
         return None
-    if case.short_rows:
-        return None  # to grow is a repair like others
+    if case.short_rows or case.cut_rows:
+        return None  # to grow is a repair like others, and so is to fetch rows from the base
     reason = (
         "rows are useless without the tokenizer that they were trained with: give it with --tokenizer, or start over"
     )
@@ -312,6 +315,8 @@ def _verdict_repair(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict
     if "tensor-not-finite" in by_code:
         faults.setdefault("rows", ["text rows are not finite, or too large to compute with"])
     item = by_code.get("ids-past-table") or by_code.get("rows-vs-tokenizer")
+    if case.cut_rows and item is not None and "head" not in faults:
+        faults.setdefault("rows", []).append(f"its text tables end before the base's: {item.found}")
     if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
         # `extend` reads a single file, and is enough where the base's rows are all there.
         one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in by_code

@@ -286,7 +286,8 @@ def _compose_nfc(line: str, number: int, path: Path) -> str:
 def open_tokenizer(path: Path, *, judged: bool = False) -> Tokenizer:
     """The tokenizer in a file: tokenizers-JSON BPE, SentencePiece unigram or BPE, or a flat map (to be judged).
 
-    One that is only `judged` may have lost its unknown token, which is put back so that the rest can be looked at.
+    One that is only `judged` may have lost its unknown token, which is put back so that the rest can be looked at, and
+    its added tokens may have other ids than the file says.
     """
     return parse_tokenizer(read_bytes(path, MAX_TOKENIZER_BYTES), path, judged=judged)
 
@@ -303,7 +304,7 @@ def parse_tokenizer(data: bytes, path: Path, *, judged: bool = False) -> Tokeniz
         raise TokenizerError("tokenizer-broken", f"{path.name} is not a tokenizer", where=path)
     if isinstance(document.get("model"), dict):
         lost = formats.restore_unknown_token(document) if judged else None
-        tokenizer = formats.BpeJsonTokenizer(data, document, path)
+        tokenizer = formats.BpeJsonTokenizer(data, document, path, judged=judged)
         tokenizer.lost_unknown = lost
         return tokenizer
     if all(type(value) is int for value in document.values()):

@@ -10,8 +10,10 @@ import json
 import math
 import re
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
@@ -40,13 +42,26 @@ class BpeJsonTokenizer(Tokenizer):
     kind = "bpe-json"
     lost_unknown: str | None = None
     """The piece for unknown letters, if the file does not name it: then such letters leave no id at all."""
+    moved_tokens: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    """Added tokens whose id in the file is not the one that they get: both ids. Only in files to be judged."""
 
-    def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
-        _validate_bpe_json(document, path)
+    def __init__(self, data: bytes, document: dict[str, Any], path: Path, *, judged: bool = False) -> None:
+        _validate_bpe_json(document, path, judged=judged)
         super().__init__(data, path)
         self._document = document
-        added = {token["content"]: token["id"] for token in document["added_tokens"]}
-        ids = {**document["model"]["vocab"], **added}
+        try:
+            self._engine = tokenizers.Tokenizer.from_str(json.dumps(document))
+        except Exception as error:  # the library raises nothing narrower
+            found = str(error).splitlines()[0][:200]
+            raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", where=path) from None
+        written = {token["content"]: token["id"] for token in document["added_tokens"]}
+        # The library counts added tokens on from the number of entries, whatever the file says.
+        added: dict[str, int] = {content: self._engine.token_to_id(content) or 0 for content in written}
+        moved = {content: (at, added[content]) for content, at in written.items() if added[content] != at}
+        if moved and not judged:
+            raise TokenizerError("tokenizer-duplicate-id", describe_moved_tokens(moved), where=path)
+        self.moved_tokens = MappingProxyType(moved)
+        ids = {**added, **document["model"]["vocab"]}
         pieces: list[str | None] = [None] * (max(ids.values()) + 1)
         for piece, at in ids.items():
             pieces[at] = piece
@@ -56,11 +71,6 @@ class BpeJsonTokenizer(Tokenizer):
         # The longest first: one added token may be the beginning of another.
         contents = sorted(added, key=len, reverse=True)
         self._control_pattern = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
-        try:
-            self._engine = tokenizers.Tokenizer.from_str(json.dumps(document))
-        except Exception as error:  # the library raises nothing narrower
-            found = str(error).splitlines()[0][:200]
-            raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", where=path) from None
 
     def encode(self, prepared: str) -> list[int]:
         return list(self._engine.encode(prepared, add_special_tokens=False).ids)
@@ -95,6 +105,8 @@ class BpeJsonTokenizer(Tokenizer):
     def grown(self, additions: TokenizerAdditions) -> bytes:
         document = json.loads(json.dumps(self._document))
         vocab, merges = document["model"]["vocab"], document["model"]["merges"]
+        # The library would count the ids of added tokens that are in no vocabulary on from the end of the longer one.
+        vocab |= {token["content"]: token["id"] for token in document["added_tokens"]}
         # Newer files write a merge as a pair, older ones as two pieces with a space between them.
         as_pairs = bool(merges) and not isinstance(merges[0], str)
         at = self.size
@@ -142,8 +154,15 @@ def restore_unknown_token(document: dict[str, Any]) -> str | None:
     return lost
 
 
-def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
-    """Refuse whatever is broken or beyond what we can prove things about."""
+def describe_moved_tokens(moved: Mapping[str, tuple[int, int]]) -> str:
+    """Added tokens with an id in the file and another one in programs."""
+    content, (written, used) = next(iter(moved.items()))
+    others = f", and {len(moved) - 1:,} more" if len(moved) > 1 else ""
+    return f"added token {content!r:.40} has id {written} in the file, but programs that load it use id {used}{others}"
+
+
+def _validate_bpe_json(document: dict[str, Any], path: Path, *, judged: bool = False) -> None:
+    """Refuse whatever is broken or beyond what we can prove things about. Wrong ids of added tokens may be judged."""
     model = document["model"]
     for prefix, values, table in (("", document, _ACCEPTED), ("model.", model, _ACCEPTED_MODEL)):
         for key, accepted in table.items():
@@ -178,7 +197,7 @@ def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
         if any(type(token.get(flag)) is not bool for flag in _ADDED_TOKEN_FLAGS):
             raise_broken_tokenizer(path, f"added token {content!r:.40} lacks one of {', '.join(_ADDED_TOKEN_FLAGS)}")
         # An added token may also be in the vocabulary, but then with the same id.
-        if content in seen or vocab.get(content, at) != at or holders.get(at, content) != content:
+        if not judged and (content in seen or vocab.get(content, at) != at or holders.get(at, content) != content):
             found = f"added token {content!r:.40} with id {at} clashes with another token"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen.add(content)

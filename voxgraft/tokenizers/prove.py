@@ -27,7 +27,12 @@ from voxgraft.core.languages import (
 )
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.tokenizers import WORD_START, Tokenizer
-from voxgraft.tokenizers.formats import BpeJsonTokenizer, FlatMapTokenizer, SentencePieceTokenizer
+from voxgraft.tokenizers.formats import (
+    BpeJsonTokenizer,
+    FlatMapTokenizer,
+    SentencePieceTokenizer,
+    describe_moved_tokens,
+)
 from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_start, survives_preprocessing
 
 # A family's front end: text and language code to tokenizer input, with the tag where the base has it.
@@ -367,6 +372,8 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
         found = f"{where.name} names no unk_token, and {grown.lost_unknown} has id {at}"
         cure = f'write "unk_token": "{grown.lost_unknown}" into the section `model` of {where.name}.'
         findings.append(finding("unknown-token-lost", found, where=where, cure=cure))
+    if isinstance(grown, BpeJsonTokenizer) and grown.moved_tokens:
+        findings.append(finding("tokenizer-duplicate-id", describe_moved_tokens(grown.moved_tokens), where=where))
     moved = [at for at in range(base.size) if at >= grown.size or base.pieces[at] != grown.pieces[at]]
     if moved:
         at = moved[0]

@@ -136,8 +136,8 @@ class FlowEstimator(nn.Module):
         # The long skip brings the noisy x, without the prompt.
         of_hidden, of_x = torch.split(self.skip_linear.weight, [self.size.width, NUM_MELS], 1)
         skipped = F.linear(hidden, of_hidden, self.skip_linear.bias) + repeat(F.linear(x, of_x))
-        waved = self.wavenet(self.conv1(skipped).transpose(1, 2), wavenet, mask)  # [R, d, T]
-        y = waved.transpose(1, 2) + self.res_projection(skipped)
+        features = self.wavenet(self.conv1(skipped).transpose(1, 2), wavenet, mask)  # [R, d, T]
+        y = features.transpose(1, 2) + self.res_projection(skipped)
         velocity: Tensor = F.linear(self.final_layer(y, final), self.conv2.weight[..., 0], self.conv2.bias)
         return velocity
 
