@@ -31,7 +31,7 @@ LIST_SECONDS = 15.0
 JOURNAL_HEAD_BYTES, JOURNAL_TAIL_BYTES = 16 << 10, 96 << 10
 MAX_LOG_SCAN_BYTES = 8 << 20
 # Step lines that are needed for a pace; the first ones are slower than the rest.
-MIN_TIMED_LINES = 5
+MIN_TIMED_LINES = 3
 _STAGE_LINE = re.compile(rf"^({'|'.join(PIPELINE_STAGES)}): ({STAGE_STARTING}|{STAGE_SKIPPED}): (.*)$", re.MULTILINE)
 
 
@@ -179,7 +179,7 @@ def _bar_line(project: str, words: str, seconds: str, share: float | None, job: 
     buttons = action_button("open", "Open", label=f"Open {project}", project=project)
     if job:
         buttons += action_button("stop", "Stop", label=f"Stop {project}", project=project, job=job)
-    since = f"<small>{escape(seconds)}</small>" if seconds else ""
+    since = f"<small>for {escape(seconds)}</small>" if seconds else ""
     named = f"<strong>{escape(project)}</strong><span>{escape(words)}</span>"
     return f'<div class="vg-job">{named}{meter}{since}{buttons}</div>'
 
