@@ -103,8 +103,8 @@ def cross_entropy_sum(
     return sum_in_chunks(chunk_sum, (hidden, targets), chunk)
 
 
-# One kernel reads half-precision logits as they are; torch makes float32 copies of them. Off: not measured on a
-# GPU yet.
+# One kernel reads half-precision logits as they are; torch makes float32 copies of them. Off: measured on a
+# GPU only together with the fused gated blocks (docs/log.md, 2026-11-19).
 FUSED_CROSS_ENTROPY = False
 CROSS_ENTROPY_BLOCK = 1024
 
