@@ -92,6 +92,10 @@ def cut(base: Path, count: int) -> State:
     return {name: tensor[:-count].clone() if name in TABLES else tensor for name, tensor in state.items()}
 
 
+def without_tables(base: Path) -> State:
+    return {name: tensor for name, tensor in read_state(base / "model.pth").items() if name not in TABLES}
+
+
 def as_trainer(state: State) -> Mapping[str, Any]:
     """What the original's trainer saves: the model inside another one, with its own spectrograms and DVAE."""
     other = {"torch_mel_spectrogram_style_encoder.mel_stats": torch.ones(80), "dvae.codebook.embed": torch.ones(4, 4)}
@@ -160,6 +164,11 @@ CASES: dict[str, tuple[str, set[str], Case]] = {
         {"ids-past-table"},
         lambda base: ({"model": cut(base, 60)}, json.loads((base / "vocab.json").read_text(encoding="utf-8"))),
     ),
+    "text tables left out": (
+        "START FRESH",
+        {"tensor-missing"},
+        lambda base: (as_trainer(without_tables(base)), grow_vocabulary(base)),
+    ),
     "table not extended": (
         "REPAIR",
         {"ids-past-table"},
@@ -184,6 +193,19 @@ def test_every_fault_of_the_usual_recipe_gets_its_verdict(name: str, base: Path,
         (item,) = (one for one in found.findings if one.code == "tokenizer-not-grown")
         assert "id 632" in item.found
         assert "skipped in the new numbering" in item.found
+    if name == "text tables left out":
+        assert "checkpoint-family" not in codes
+        assert found.verdict.sentence.startswith("its text embedding was left out: gpt.text_embedding.weight")
+
+
+@pytest.mark.long
+def test_a_file_with_little_of_the_base_is_another_model(base: Path, tmp_path: Path) -> None:
+    names = list(without_tables(base))
+    state = {name: tensor for name, tensor in without_tables(base).items() if name in names[: len(names) // 3]}
+    found = diagnose(base, tmp_path, {"model": state}, grow_vocabulary(base))
+    assert found.verdict.word == "START FRESH"
+    assert found.verdict.sentence.startswith("this is another model")
+    assert "tensor-missing" not in {item.code for item in found.findings}
 
 
 def test_every_case_is_in_the_manual_with_its_verdict() -> None:

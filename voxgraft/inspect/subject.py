@@ -219,13 +219,33 @@ def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
         checkpoint, family = subject.checkpoint, subject.family
         if checkpoint is not None and family is not None and not is_stand_in(checkpoint):
             # A checkpoint of another family, or with no text table at all, is reported and not looked at any further.
-            actual = subject.try_or_report(lambda: detect_checkpoint_family(checkpoint, None))
-            if actual is not None and actual.name != family.name:
+            left_out = _left_out_embedding(subject, checkpoint, family)
+            actual = subject.try_or_report(lambda: detect_checkpoint_family(checkpoint, None)) if not left_out else None
+            if left_out is not None:
+                subject.findings.append(left_out)
+            elif actual is not None and actual.name != family.name:
                 found, where = f"{checkpoint.path.name} has the text tables of {actual.name}", checkpoint.path
                 subject.findings.append(finding("checkpoint-family", found, expected=family.name, where=where))
             if actual is None or actual.name != family.name:
                 subject.checkpoint = None
         yield subject
+
+
+def _left_out_embedding(subject: CheckSubject, checkpoint: Checkpoint, family: Family) -> Finding | None:
+    """What to say of a file of the base's model from which the text embedding was left out; None for all others."""
+    embedding, base = family.graft_points[0].tensor, subject.base_checkpoint
+    if base is None or embedding in checkpoint.tensors:
+        return None
+    tables = {point.tensor for point in family.graft_points}
+    others = {name: info.shape for name, info in base.tensors.items() if name not in tables}
+    shared = sum(name in checkpoint.tensors and checkpoint.tensors[name].shape == own for name, own in others.items())
+    if shared * 2 <= len(others):
+        return None
+    found = (
+        f"{embedding} is not in the file; {shared:,} of {len(others):,} other tensors are the base's by name and form"
+    )
+    cure = "use a file that was saved whole; the rows of new tokens are in no other tensor."
+    return finding("tensor-missing", found, where=checkpoint.path, cure=cure)
 
 
 def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Checkpoint | None:

@@ -117,10 +117,8 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
         ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer"),
         ("the run and its parts no longer belong together: {found}", "the training no longer fits them"),
     ),
-    **dict.fromkeys(
-        ("tensor-missing", "tensor-shape"),
-        ("its text tables do not have the base's type: {found}", "none of it fits this base"),
-    ),
+    "tensor-missing": ("its text embedding was left out: {found}", "its trained new rows are stored nowhere else"),
+    "tensor-shape": ("its text tables do not have the base's type: {found}", "none of it fits this base"),
     "torch-checksum": ("the file was damaged after it was written: {found}", _UNREADABLE_FAULT[1]),
     "rows-scattered": ("the rows were renumbered: {found}", _WRONG_IDS_REASON),
     "rows-copied": (
