@@ -281,7 +281,7 @@ def _check_text(system: SpeakingModel, utterance: UtteranceRequest, text: str, l
         tokenizer = text_encoder.grown if is_new and text_encoder.grown is not None else text_encoder.base
         prepared = text_encoder.prepare(part) if is_new else text_encoder.prepare_base(part, code)
         unknown += tokenizer.unknown_text(prepared).replace(" ", "")
-        characters += prepared
+        characters += tokenizer.normalise(prepared)  # without tags
     if unknown := "".join(dict.fromkeys(unknown)):
         if not any(character.isalnum() and character not in unknown for character in characters):
             found = f"the tokenizer has no token for any letter of {utterance.text!r:.80}"
