@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo
+from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, Shape, TensorInfo
 from voxgraft.checkpoints.load import (
     MAX_TABLE_ROWS,
     find_model_prefix,
@@ -234,16 +234,20 @@ def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
 def _left_out_embedding(subject: CheckSubject, checkpoint: Checkpoint, family: Family) -> Finding | None:
     """What to say of a file of the base's model from which the text embedding was left out; None for all others."""
     embedding, base = family.graft_points[0].tensor, subject.base_checkpoint
-    if base is None or embedding in checkpoint.tensors:
+    # Under whatever prefix: it is the embedding by which a prefix is found.
+    forms: dict[str, Shape] = {}
+    for name, info in checkpoint.tensors.items():
+        parts = name.split(".")
+        forms |= {".".join(parts[start:]): info.shape for start in range(len(parts))}
+    if base is None or embedding in forms:
         return None
     tables = {point.tensor for point in family.graft_points}
     others = {name: info.shape for name, info in base.tensors.items() if name not in tables}
-    shared = sum(name in checkpoint.tensors and checkpoint.tensors[name].shape == own for name, own in others.items())
+    shared = sum(forms.get(name) == shape for name, shape in others.items())
     if shared * 2 <= len(others):
         return None
-    found = (
-        f"{embedding} is not in the file; {shared:,} of {len(others):,} other tensors are the base's by name and form"
-    )
+    what = f"{shared:,} of {len(others):,} other tensors are the base's by name and form"
+    found = f"{embedding} is not in the file; {what}"
     cure = "use a file that was saved whole; the rows of new tokens are in no other tensor."
     return finding("tensor-missing", found, where=checkpoint.path, cure=cure)
 
