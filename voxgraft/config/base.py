@@ -275,7 +275,9 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     if leaf is None or sort == "missing":
         return ""
     hint = find_nearest_name(str(value), leaf.choices)
-    return f"did you mean `{hint}`?" if hint else f"correct the value of this setting: {leaf.field.description}"
+    return (
+        f"did you mean `{hint}`?" if hint else f"change `{origin.name}`. About this setting: {leaf.field.description}"
+    )
 
 
 def _is_language_field(fault: ErrorDetails) -> bool:
