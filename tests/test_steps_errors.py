@@ -19,6 +19,7 @@ from tests.support.runs import (
     assert_same,
     child,
     edit_state,
+    leftovers_left,
     names_in,
     new_run,
     read_only,
@@ -79,6 +80,19 @@ def test_leftovers_of_dead_savers_are_removed_at_the_next_save_and_nothing_else(
         "step-000001",
         "step-000002",
     }
+
+
+def test_a_leftover_that_cannot_be_removed_is_a_finding() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        run = new_run(Path(name))
+        for number in (1, 2):
+            (run.steps / f".step-00000{number}.0123abcd.part").mkdir(parents=True)
+        for path, mode in ((Path(name), 0o755), (run.steps, 0o777), (run.steps / ".step-000001.0123abcd.part", 0)):
+            path.chmod(mode)
+        process = child(as_nobody, leftovers_left, run)
+        process.wait()
+        assert process.answer == [("step-left", ".step-000001.0123abcd.part")]
+        assert names_in(run.steps) == [".step-000001.0123abcd.part"], "the other one is gone"
 
 
 def test_a_live_saver_is_not_taken_for_a_dead_one(run: RunFolder) -> None:

@@ -130,6 +130,7 @@ TOPICS = (
             "tests/test_checkpoints_refused.py",
             "tests/test_checkpoints_grow.py",
             "tests/test_checkpoints_fuzz.py",
+            "tests/fuzz/test_fuzz_checkpoints.py",
         ),
     ),
     Topic(

@@ -191,6 +191,116 @@ def _form_is_right(window: Window) -> None:
 
 
 @pytest.mark.long
+def test_nothing_of_another_state_is_shown_while_a_run_opens(browser: Any, server: Server) -> None:
+    window = Window(browser, server, 1440, 900)
+    for tab in ("train", "home"):
+        window.page.goto(f"{server.address}?project={PROJECT}&tab={tab}", wait_until="commit")
+        window.page.wait_for_selector(f"#voxgraft-first >> text=Opening {PROJECT}")
+        window.page.wait_for_selector("#voxgraft-first", state="detached")
+        selected = window.page.locator("[role=tab][aria-selected=true]")
+        assert selected.inner_text() == TABS[tab][0]
+        assert window.value("project-chooser") == PROJECT
+    assert window.page.locator("#home-stages li").count() == 8
+    window.page.goto(f"{server.address}?project=nowhere&tab=train")
+    window.page.wait_for_selector("#voxgraft-first", state="detached")
+    assert window.page.locator("#project-state .vg-bad").is_visible()
+
+
+@pytest.mark.long
+def test_back_leads_to_the_tab_and_to_the_run_before(browser: Any, empty: Server) -> None:
+    for name in ("first", "second"):
+        make_project(empty.folder, name)
+    window = Window(browser, empty, 1440, 900)
+    window.open("first")
+    window.page.wait_for_selector("#voxgraft-first", state="detached")
+    window.tab("Speak")
+    window.tab("Train")
+    window.page.wait_for_function("window.location.search.includes('tab=train')")
+    window.page.go_back()
+    window.page.wait_for_selector("[role=tab][aria-selected=true] >> text=Speak")
+    window.page.go_back()
+    window.page.wait_for_selector("[role=tab][aria-selected=true] >> text=Home")
+    window.page.locator("#home-runs [data-project=second]").click()
+    window.ready("second")
+    window.page.go_back()
+    window.ready("first")
+    assert not window.console
+
+
+def tab_to(window: Window, part: str, presses: int = 40) -> None:
+    """Move the focus with the Tab key until it is in a part of the page."""
+    for _ in range(presses):
+        window.page.keyboard.press("Tab")
+        if window.page.evaluate("part => Boolean(document.activeElement?.closest(part))", part):
+            return
+    raise AssertionError(f"{part} cannot be reached with {presses} presses of Tab")
+
+
+@pytest.mark.long
+def test_a_run_is_started_and_stopped_with_the_keyboard_alone(browser: Any, empty: Server) -> None:
+    write_talks(empty.folder.parent / "talks", 4, 3)
+    window = Window(browser, empty, 1440, 900)
+    keyboard = window.page.keyboard
+    window.page.goto(empty.address)
+    window.page.wait_for_selector("#new-start")
+    window.page.wait_for_timeout(3000)  # what the page fills in when it opens must not come between the keys
+    choosers: list[Any] = []
+    window.page.on("filechooser", lambda chooser: choosers.append(chooser))
+    for _ in range(6):  # on a busy machine that may take longer, and take the focus away
+        tab_to(window, "#new-upload")
+        keyboard.press("Enter")
+        window.page.wait_for_timeout(5000)
+        if choosers:
+            break
+    choosers[0].set_files([str(path) for path in sorted((empty.folder.parent / "talks").iterdir())])
+    uploaded(window, 8)
+    window.page.wait_for_function("document.activeElement?.closest('#new-language') !== null")
+    keyboard.type("Amharic")
+    tab_to(window, "#new-start")
+    keyboard.press("Enter")
+    window.page.wait_for_selector("#jobs [data-act=stop]")
+    tab_to(window, "#jobs [data-act=stop]")
+    window.page.wait_for_selector("#jobs >> text=train:")  # the bar was replaced several times since
+    assert window.page.evaluate("document.activeElement?.getAttribute('aria-label')") == "Stop amharic"
+    keyboard.press("Enter")
+    window.page.wait_for_selector("#jobs .vg-job", state="detached")
+    tab_to(window, "#go-start")
+    assert not window.console
+
+
+@pytest.mark.long
+def test_two_windows_on_one_run_show_the_same_and_three_jobs_have_a_line_each(browser: Any, empty: Server) -> None:
+    write_talks(empty.folder / "talks", 2, 2)
+    for name in ("first", "second", "third"):
+        set_run_yaml_values(make_project(empty.folder, name), {"data.sources": '["../talks"]'})
+    one = Window(browser, empty, 1440, 900)
+    one.open("first")
+    with contextlib.ExitStack() as running:
+        for name in ("first", "second", "third"):
+            project = empty.folder / name
+            (project / "jobs").mkdir()
+            made = ProjectJobs(project)._made("go", {"verb": "go", "argv": ["go", name], "started": time.time()})
+            running.enter_context(made)
+        wait = "document.querySelectorAll('#jobs .vg-job').length === 3"
+        one.page.wait_for_function(wait)
+        one.page.wait_for_selector("#go-start[disabled] >> text=running")
+        other = Window(browser, empty, 1440, 900)
+        other.open("first", "train")
+        other.page.wait_for_function(wait)
+        other.page.wait_for_selector("#train-start[disabled]")
+        names = other.page.locator("#jobs .vg-job strong").all_inner_texts()
+        assert sorted(names) == ["first", "second", "third"]
+    for window in (one, other):
+        window.page.bring_to_front()
+        window.page.wait_for_selector("#jobs .vg-job", state="detached")
+    other.page.wait_for_selector("#train-start:not([disabled])")
+    one.page.bring_to_front()
+    one.page.wait_for_selector("#go-start:not([disabled])")
+    assert not one.console
+    assert not other.console
+
+
+@pytest.mark.long
 def test_scores_of_an_earlier_step_are_marked_everywhere(browser: Any, server: Server) -> None:
     window = Window(browser, server, 1440, 900)
     window.open(PROJECT, "evaluate")

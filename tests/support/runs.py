@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from voxgraft.checkpoints.steps import TrainState, load_step
+from voxgraft.checkpoints.steps import TrainState, load_step, remove_leftover_folders
 from voxgraft.core.errors import FileError, Finding, VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
 from voxgraft.core.run import RunFolder, RunJournal
@@ -321,6 +321,11 @@ def hold_with_worker(run: RunFolder, ready: Path) -> None:
             ready.write_text(str(os.getpid()))
             signal.pause()
         signal.pause()
+
+
+def leftovers_left(run: RunFolder) -> list[tuple[str, str]]:
+    """What is found of leftovers that cannot be removed."""
+    return [(item.code, Path(item.where).name) for item in remove_leftover_folders(run)]
 
 
 def take(run: RunFolder) -> str:

@@ -62,7 +62,7 @@ def test_scores_checklist_and_links_of_the_newest_evaluation_are_shown(context: 
     assert found["chosen"]["value"] == FOLDER
     assert f'href="/pages/secret/{FOLDER}/report.html"' in found["shown"]
     assert f'href="/pages/secret/{FOLDER}/report.html#blind"' in found["shown"]
-    assert "with and without the graft: equal" in found["shown"]
+    assert "with and without the graft are equal" in found["shown"]
     for point in scores["checklist"]:
         assert point["question"] in found["checklist"]
     for row in scores["rows"]:

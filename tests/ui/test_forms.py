@@ -269,6 +269,8 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(page: Any, steps: str) ->
     from voxgraft.ui.tabs.start import start_run
 
     (page.roots.home / "talks").mkdir()
+    for name in ("talk.wav", "talk.srt"):
+        (page.roots.home / "talks" / name).write_text("1")
     said = start_run(page, None, "talks", "Amharic", "tiny", "", steps)[3]
     assert "config-value" in said
     assert not (page.roots.home / "amharic").exists()

@@ -232,10 +232,10 @@ def head(page: Any, folder: Path) -> str:
 def test_before_its_first_stage_line_a_job_runs_and_nothing_is_called_done(page: Any, home: Path) -> None:
     set_run_yaml_values(home / PROJECT, {"tokenizer.pieces": "20", "train.steps": "4"})  # as it was trained
     for project in (page.roots.home / PROJECT, home / PROJECT):
-        with at_work(project, "go"):
-            shown = head(page, project)
-        assert "vg-busy" in shown
-        assert "starting" in shown
+        with at_work(project, "go") as job:
+            shown = head(page, project) + job_html(job)
+        assert shown.count("vg-busy") == 1, "said once"
+        assert "You can close this page" in shown
         assert "vg-note vg-good" not in shown, "all done is said of a run that is at rest"
 
 
@@ -277,7 +277,7 @@ def test_a_button_says_what_runs_and_cannot_be_pressed_meanwhile(page: Any) -> N
     with at_work(project, "go"):
         update = view.button_update(project)
     assert update["interactive"] is False
-    assert "go is running" in update["value"]
+    assert update["value"].endswith("(“Continue” is running)")
 
 
 def test_an_error_names_the_controls_and_keeps_the_terminal_in_a_fold(page: Any) -> None:
@@ -394,11 +394,41 @@ def test_a_hash_is_reused_until_the_file_changes_and_only_where_that_was_asked_f
         assert compute_sha256(file) != first
 
 
+def talk(folder: Path) -> list[str]:
+    """A recording with subtitles, as far as their names say so."""
+    for name in ("talk.wav", "talk.srt"):
+        (folder / name).write_text("1")
+    return [str(folder / name) for name in ("talk.wav", "talk.srt")]
+
+
+def test_recordings_without_any_text_are_refused_before_there_is_a_run(
+    page: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    sound, _ = talk(tmp_path)
+    shown = start_run(page, [sound], None, "am", "tiny", "refused", "")[-2]
+    assert "source-none" in shown
+    assert 'data-goto="new-upload"' in shown
+    assert not (page.roots.home / "refused").exists()
+    assert (tmp_path / "talk.wav").exists(), "it can be sent again, with its text"
+
+
+def test_an_unknown_language_is_refused_by_its_control_and_a_known_one_is_warned_of(page: Any, tmp_path: Path) -> None:
+    (page.roots.home / "talks").mkdir()
+    talk(page.roots.home / "talks")
+    shown = start_run(page, None, "talks", "Klingonsk", "tiny", "", "")[-2]
+    assert "“Language” is" in shown
+    assert 'data-goto="new-language"' in shown
+    assert "--language" not in shown
+    assert "This base speaks English already" in preview_sources(page, None, "talks", "English", "tiny")
+    assert "already" not in preview_sources(page, None, "talks", "Amharic", "tiny")
+    assert "already" not in preview_sources(page, None, "talks", "English", "../../etc")
+
+
 def test_a_run_whose_uploads_fail_midway_leaves_nothing(page: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    (tmp_path / "talk.srt").write_text("1")
-    twice = [str(tmp_path / "talk.srt")] * 2  # the second time it is gone
-    shown = start_run(page, twice, None, "am", "tiny", "broken", "")
+    given = talk(tmp_path)
+    shown = start_run(page, [*given, given[-1]], None, "am", "tiny", "broken", "")  # the second time it is gone
     assert "ui-upload" in shown[-2]
     assert not (page.roots.home / "broken").exists()
     assert (tmp_path / "talk.srt").read_text() == "1", "what was moved is back, so that a second try can take it"
@@ -409,8 +439,7 @@ def test_a_run_whose_first_job_is_refused_leaves_nothing_and_keeps_the_uploads(
 ) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))  # no process can be started
-    (tmp_path / "talk.srt").write_text("1")
-    shown = start_run(page, [str(tmp_path / "talk.srt")], None, "am", "tiny", "refused", "")
+    shown = start_run(page, talk(tmp_path), None, "am", "tiny", "refused", "")
     assert "ui-job-unstarted" in shown[-2]
     assert not (page.roots.home / "refused").exists()
     assert (tmp_path / "talk.srt").read_text() == "1"

@@ -164,7 +164,7 @@ class DeterministicSampler:
                 for clip in flow.clips_of(number):
                     prompt = flow.prompts.prompt(clip, self.seed, number)
                     name = flow.set.infos[clip].id
-                    silent = draw > 0 and rng.hash_uniform("silent", self.seed, number, name) < draw
+                    silent = rng.hash_uniform("silent", self.seed, number, name) < draw
                     items.append(Sample(at, clip, (at, prompt), silent))
             recent = self._recent = (number, tuple(items))
         return recent[1]

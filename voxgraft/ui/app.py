@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs
@@ -19,7 +20,7 @@ import gradio as gr
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.run import RUN_FILE
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
-from voxgraft.ui.html import error_html
+from voxgraft.ui.html import NO_PROJECT_WORDS, PAGE_TARGETS, PageTarget, error_html, note_html
 from voxgraft.ui.jobs import UPLOADS_FOLDER, ProjectJobs, find_external_holder
 from voxgraft.ui.live import jobs_bar_html, stop_job_named
 from voxgraft.ui.page import ACTIONS_JS, IN_ORDER, EventHandler, PageContext, call_until_read
@@ -47,21 +48,25 @@ TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
 PAGE_TITLE_HTML = (
     "<h1>voxgraft</h1><p>Teach a text-to-speech model a new language, and prove that it still speaks the old ones.</p>"
 )
-# Puts the open project into the page's address, so that a reload or a bookmark opens it again.
+# Puts the open project into the page's address, so that a reload or a bookmark opens it again, and the browser's back
+# button what was open before (`ui_head.html`).
 PROJECT_TO_URL_JS = """(project) => {
-  const address = new URL(window.location.href);
+  const address = new URL(window.location.href), before = address.searchParams.get("project") || "";
   if (project) { address.searchParams.set("project", project); } else { address.searchParams.delete("project"); }
-  window.history.replaceState(null, "", address);
+  const isOther = before && project && before !== project;
+  window.history[isOther ? "pushState" : "replaceState"](null, "", address);
+  window.voxgraftProject = project || "";
   return [project];
 }"""
 # Puts the chosen tab into the page's address, so that a reload shows it again.
 TAB_TO_URL_JS = """() => {
-  if (!window.voxgraftTouched) { return []; }
   const address = new URL(window.location.href);
+  if (!window.voxgraftTouched || (address.searchParams.get("tab") || "home") === "%s") { return []; }
   address.searchParams.set("tab", "%s");
-  window.history.replaceState(null, "", address);
+  window.history.pushState(null, "", address);
   return [];
 }"""
+PROJECT_FROM_URL_JS = """() => [new URLSearchParams(window.location.search).get("project") || ""]"""
 TAB_FROM_URL_JS = """() => [new URLSearchParams(window.voxgraftAsked).get("tab") || ""]"""
 
 
@@ -88,7 +93,7 @@ def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], 
                 lambda name=name: name,
                 [],
                 [active],
-                js=TAB_TO_URL_JS % name,
+                js=TAB_TO_URL_JS % (name, name),
                 trigger_mode="always_last",
             )
         asked, first = gr.Textbox(visible="hidden"), next(iter(TABS))
@@ -238,9 +243,12 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
         chooser = gr.Dropdown(
             [], label="Open run", elem_id="project-chooser", interactive=True, allow_custom_value=True, min_width=240,
         )  # fmt: skip
+    PAGE_TARGETS["", "project"] = PageTarget("", str(chooser.label), str(chooser.elem_id))
     opened = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
     context.opener = outputs = [context.project, chooser, opened]
     context.wire([chooser.input], context.open_project, [chooser], outputs)
+    asked, button = gr.Textbox(visible="hidden"), gr.Button(visible="hidden", elem_id="open-asked")
+    context.wire([button.click], context.open_project, [asked], outputs, js=PROJECT_FROM_URL_JS)
     context.project.change(
         None,
         [context.project],
@@ -289,17 +297,21 @@ PAGE_CSS, PAGE_HEAD_HTML, FIRST_PAINT_HTML, GLOSSARY = (
 
 
 def first_paint_html(context: PageContext, query: str) -> str:
-    """What is on the page before gradio has built it: a script, and on Home the runs with their names and players."""
+    """What is on the page until gradio has built it and opened the run: a script, and on Home the cards of the runs."""
     asked = {name: values[-1][:4096] for name, values in parse_qs(query).items()}
-    script, _, runs = FIRST_PAINT_HTML.partition("<!-- runs -->\n")
-    if asked.get("tab", "home") != "home":
-        return script
-    project = asked.get("project", "")
+    script, _, cover = FIRST_PAINT_HTML.partition("<!-- cover -->\n")
+    tab = asked.get("tab", "home")
+    project = asked.get("project", "") or find_default_project(context)
     context.running.find(project, fresh=True)
-    if not (cards := cards_html(context, project)):
+    cards = cards_html(context, project) if tab not in TABS or tab == "home" else ""
+    if not (cards or project):
         return script
-    parts = {"css": PAGE_CSS, "title": PAGE_TITLE_HTML, "cards": cards}
-    return script + re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], runs)
+    parts = {
+        "css": PAGE_CSS, "title": PAGE_TITLE_HTML, "cards": cards, "project": escape(project),
+        "tab": escape(tab if tab in TABS else "home"), "closed": NO_PROJECT_WORDS,
+        "words": note_html(f"Opening {project} ...", "busy") if project else "",
+    }  # fmt: skip
+    return script + re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], cover)
 
 
 def build_theme() -> gr.themes.Base:
@@ -309,10 +321,12 @@ def build_theme() -> gr.themes.Base:
         font=["system-ui", "Segoe UI", "Noto Sans", "Noto Sans Ethiopic", "sans-serif"],
         font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
     )
-    # Gradio's help texts are too pale to read, and so is white on its light green.
+    # Gradio's help texts and examples in empty fields are too pale to read, and so is white on its light green.
     return plain.set(
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
+        input_placeholder_color="*neutral_500",
+        input_placeholder_color_dark="*neutral_400",
         block_label_text_color="*neutral_800",
         block_title_text_color="*neutral_800",
         block_title_text_color_dark="*neutral_100",

@@ -232,6 +232,13 @@ def run_base_folder(project: Path) -> Path | None:
     return resolve_base_folder(settings.base) if settings and settings.base is not None else None
 
 
+def run_base_word(project: Path) -> str | Path | None:
+    """The base as run.yaml names it if that is a word, such as `tiny` for the built-in one; else its folder."""
+    settings = _load_if_valid(project)
+    base = settings.base if settings else None
+    return str(base) if base is not None and resolve_base_folder(base) != base else base
+
+
 def run_dataset_folder(project: Path) -> Path:
     """The project's own dataset, whether it exists or not: the same place that `go` and `prepare` use."""
     settings = _load_if_valid(project)

@@ -381,7 +381,7 @@ def add_upload(context: PageContext, form: CommandForm, key: str, label: str, en
         if not taken:
             return [gr.skip(), gr.skip(), gr.skip()]
         value = context.roots.short(taken[0])
-        moved = note_html(f"in the project now: {taken[0].name}", "good")
+        moved = note_html(f"in the run now: {taken[0].name}", "good")
         return [moved, None, [value] if control.leaf.is_list else value]
 
     context.wire([file.upload], receive, [context.project, file], [said, file, control.component])
@@ -390,7 +390,7 @@ def add_upload(context: PageContext, form: CommandForm, key: str, label: str, en
 
 def disable_until_project_open(context: PageContext, file: Any, label: str) -> None:
     """Accept no upload before a project is open: it would belong nowhere, and be lost."""
-    file.label = f"{label}: open a project first"
+    file.label = f"{label}: open a run first"
     context.on_project(lambda _: [gr.update(interactive=True, label=label)], [file])
 
 
@@ -408,7 +408,8 @@ def help_text(description: str) -> str:
 
 def label_of(key: str) -> str:
     """What a control is called if nobody says otherwise."""
-    return key.rpartition(".")[2].replace("_", " ").replace("-", " ").capitalize()
+    words = key.rpartition(".")[2].replace("_", " ").replace("-", " ")
+    return re.sub(r"^lr (?=\w)", "learning rate, ", words).capitalize()
 
 
 def build_component(
@@ -441,7 +442,11 @@ def build_component(
 
 def dropdown_choices(leaf: SettingField, words: Sequence[str]) -> list[Any]:
     """Words to choose from; one of them is empty if the setting may be left open."""
-    return [*words] if leaf.is_list or leaf.field.is_required() else [(AUTOMATIC_LABEL, ""), *words]
+    if leaf.is_list or leaf.field.is_required():
+        return [*words]
+    # A setting with a word of its own for this has one entry for it, not two.
+    own = [word for word in words if word == "auto"]
+    return [(AUTOMATIC_LABEL, own[0] if own else ""), *(word for word in words if word not in own)]
 
 
 def component_value(leaf: SettingField, value: Any, command: CommandBuilder) -> Any:

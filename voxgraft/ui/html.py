@@ -12,8 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from voxgraft.cli.app import COMMAND_LINE_ORIGIN
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.results import EXIT_BAD_INPUT, format_duration
+from voxgraft.core.results import EXIT_BAD_INPUT, format_duration, pluralize
 from voxgraft.ui.jobs import UiJob
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ MAX_LOG_BYTES = 16 << 10
 MAX_SHOWN_CODES = 400
 # Codes of errors that are no mistake of the user's: a value, or a project, is only missing yet.
 NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
+# What a form shows in place of its command before a run is open.
+NO_PROJECT_WORDS = "no run is open"
 
 
 # Sentences of a cure, and what in them is meant for a terminal.
@@ -73,9 +76,13 @@ CODE_TARGETS = {
     "licence-not-accepted": ("export", "accept_terms"),
     **dict.fromkeys(("text-few", "text-digits", "proof-unknown-symbols"), ("graft", "texts")),
     **dict.fromkeys(("language-unlisted", "language-spoken"), ("graft", "language")),
-    **dict.fromkeys(("media-missing", "text-missing", "source-failed", "source-unknown"), ("data import", "sources")),
+    **dict.fromkeys(
+        ("media-missing", "text-missing", "source-none", "source-failed", "source-unknown"), ("data import", "upload")
+    ),
     **dict.fromkeys(("rate-out-of-range", "plateau", "no-gain"), ("train", "train.lr_rows")),
     "clips-left-out": ("data import", "longest"),
+    "speakers-many-voices": ("go", "data.speaker_from"),
+    NO_PROJECT_CODE: ("", "project"),
 }
 # Settings of run.yaml that no form of one command owns: where they are set.
 RUN_KEY_TARGETS = {
@@ -107,7 +114,9 @@ def action_button(act: str, words: str, *, label: str = "", elem_id: str = "", *
 def find_targets(finding: Mapping[str, Any], verb: str = "") -> Iterator[PageTarget]:
     """The controls that an error is about: by its code, the flags and settings that it names, commands of its fix."""
     texts = " ".join(str(finding.get(key) or "") for key in ("found", "expected", "cure"))
-    wanted = [CODE_TARGETS.get(str(finding.get("code")), ("", ""))]
+    by_code = CODE_TARGETS.get(str(finding.get("code")), ("", ""))
+    # A form that has the control itself comes before another tab.
+    wanted = [(verb, by_code[1]) if (verb, by_code[1]) in PAGE_TARGETS and by_code[1] else by_code]
     flags = [(quoted or plain).replace("-", "_") for quoted, _, plain in _FLAG.findall(texts)]
     wanted += [(verb, name) for name in flags]
     for key in (quoted or plain for quoted, plain in _KEY.findall(texts)):
@@ -140,7 +149,9 @@ def label_flags(text: str, verb: str) -> str:
     """A text in which flags of a command are called by the labels of their controls."""
 
     def label(match: re.Match[str]) -> str:
-        target = PAGE_TARGETS.get((verb, (match[1] or match[3]).replace("-", "_")))
+        name = (match[1] or match[3]).replace("-", "_")
+        # Some flags of a command are short for settings of run.yaml.
+        target = next((PAGE_TARGETS[verb, key] for key in (name, f"data.{name}") if (verb, key) in PAGE_TARGETS), None)
         value = (match[2] or "").strip()
         return f"“{target.label}”{f': {value}' if value else ''}" if target is not None else match[0]
 
@@ -164,7 +175,7 @@ def finding_html(finding: Mapping[str, Any], verb: str = "", *, is_brief: bool =
         f"<small>{word}: {escape(text)}</small>"
         for word, text in (
             ("expected", label_flags(str(finding.get("expected") or ""), verb)),
-            ("in", str(finding.get("where") or "")),
+            ("in", "" if finding.get("where") == COMMAND_LINE_ORIGIN else str(finding.get("where") or "")),
             ("fix", cure),
             ("code", str(finding.get("code", ""))),
         )
@@ -205,11 +216,19 @@ def findings_html(result: Mapping[str, Any], verb: str = "") -> str:
     return "".join(shown)
 
 
-def warnings_html(job: UiJob) -> str:
-    """What a job has warned of before its work began, such as the findings of a check; one line each, which unfolds."""
+def warnings_html(job: UiJob, *, is_folded: bool = False) -> str:
+    """What a job has warned of before its work began, such as the findings of a check; one line each, which unfolds.
+
+    With `is_folded` their number is the one line: what was made comes first then.
+    """
     warnings = [item for item in logged_findings(job.head())[::-1] if item["level"] == "warning"]
     kinds = {item["code"]: item for item in warnings}.values()
-    return "".join(finding_html(item, job.verb, is_brief=True) for item in kinds)
+    shown = "".join(finding_html(item, job.verb, is_brief=True) for item in kinds)
+    return (
+        f"<details><summary>{pluralize(len(kinds), 'warning')}</summary>{shown}</details>"
+        if shown and is_folded
+        else shown
+    )
 
 
 def split_commands(output: str) -> tuple[str, str]:
@@ -238,7 +257,8 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
     is_past = state in ("failed", "lost") and job.is_superseded
     if is_past:
         words, kind = "failed earlier, before the last change", "note"
-    parts = [note_html(f"{words} ({format_duration(job.seconds)})", kind)]
+    more = ". You can close this page; the job continues." if state == "running" and verb in ("go", "train") else ""
+    parts = [note_html(f"{words} ({format_duration(job.seconds)}){more}", kind)]
     # A long list of problems begins with how many there are of each kind; the log has all of them.
     found = logged_findings(log) if state == "failed" else []
     problems = []
@@ -252,7 +272,7 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
         problems = [f"<details><summary>What failed then</summary>{''.join(problems)}</details>"]
     parts += problems
     if verb in ("go", "train") and state not in ("failed", "lost"):
-        parts.append(warnings_html(job))
+        parts.append(warnings_html(job, is_folded=state == "done"))
     if not is_json and (output := job.tail("out.txt").strip()):
         named = escape(title)
         shown, typed = split_commands(output)

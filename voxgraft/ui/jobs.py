@@ -332,7 +332,7 @@ def find_external_holder(project: Path) -> tuple[str, str] | None:
     if any(job.verb in (verb, "go") for job in ProjectJobs(project).at_work()):
         return None
     words = (
-        f"`voxgraft {verb}` is running on this project, started elsewhere (process {pid} on {host}, since {since}). "
+        f"`voxgraft {verb}` is running in this run, started elsewhere (process {pid} on {host}, since {since}). "
         "Stop it there, with Ctrl-C, before you start something here."
     )
     return verb, words

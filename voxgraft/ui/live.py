@@ -22,7 +22,7 @@ from voxgraft.core.results import format_duration
 from voxgraft.core.run import History, RunFolder
 from voxgraft.pipeline.stages import PIPELINE_STAGES, STAGE_SKIPPED, STAGE_STARTING
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
-from voxgraft.ui.html import action_button
+from voxgraft.ui.html import PAGE_TARGETS, action_button
 from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
 
 # A new project of a terminal is found after so long; those that the page itself makes are open, and so known at once.
@@ -31,7 +31,7 @@ LIST_SECONDS = 15.0
 JOURNAL_HEAD_BYTES, JOURNAL_TAIL_BYTES = 16 << 10, 96 << 10
 MAX_LOG_SCAN_BYTES = 8 << 20
 # Step lines that are needed for a pace; the first ones are slower than the rest.
-MIN_TIMED_LINES = 5
+MIN_TIMED_LINES = 3
 _STAGE_LINE = re.compile(rf"^({'|'.join(PIPELINE_STAGES)}): ({STAGE_STARTING}|{STAGE_SKIPPED}): (.*)$", re.MULTILINE)
 
 
@@ -150,7 +150,9 @@ def job_progress(project: Path, job: UiJob) -> JobProgress:
         if not stage:
             return JobProgress("creating the demo recordings" if first else "starting")
         return JobProgress(f"{stage} (stage {names.index(stage) + 1} of {len(names)})", names.index(stage) / len(names))
-    return JobProgress(job.verb)
+    # By the button that has started it: jobs of one command are told apart by names that nobody typed.
+    target = PAGE_TARGETS.get((job.verb, ""))
+    return JobProgress(target.label if target is not None else job.verb)
 
 
 def jobs_bar_html(roots: Roots, running: RunningJobs, project: str) -> str:
@@ -179,7 +181,7 @@ def _bar_line(project: str, words: str, seconds: str, share: float | None, job: 
     buttons = action_button("open", "Open", label=f"Open {project}", project=project)
     if job:
         buttons += action_button("stop", "Stop", label=f"Stop {project}", project=project, job=job)
-    since = f"<small>{escape(seconds)}</small>" if seconds else ""
+    since = f"<small>for {escape(seconds)}</small>" if seconds else ""
     named = f"<strong>{escape(project)}</strong><span>{escape(words)}</span>"
     return f'<div class="vg-job">{named}{meter}{since}{buttons}</div>'
 

@@ -21,7 +21,7 @@ from voxgraft.core.run import RUN_FILE
 from voxgraft.export.share import ADAPTER_CARD, EXPORT_CARD_NAME
 from voxgraft.graft.folder import GRAFT_CARD_NAME
 from voxgraft.ui.files import PROJECT_PATHS, Roots
-from voxgraft.ui.html import NO_PROJECT_CODE, PAGE_TARGETS, PageTarget, error_html, job_html
+from voxgraft.ui.html import NO_PROJECT_CODE, NO_PROJECT_WORDS, PAGE_TARGETS, PageTarget, error_html, job_html
 from voxgraft.ui.jobs import ProjectJobs, UiJob, find_external_holder
 from voxgraft.ui.live import RunningJobs
 
@@ -86,7 +86,7 @@ class PageContext:
     def project_folder(self, project: str) -> Path:
         """The folder of the open project; an error if none is open or it is not a project any more."""
         if not project:
-            raise ConfigError(NO_PROJECT_CODE, "no project is open")
+            raise ConfigError(NO_PROJECT_CODE, NO_PROJECT_WORDS)
         folder = self.roots.resolve_inside(project)
         if not is_file(folder / RUN_FILE):
             raise FileError(NO_PROJECT_CODE, f"{project} no longer has a {RUN_FILE}", where=folder)
@@ -189,7 +189,9 @@ class JobView:
         is_held = self.verb in RUN_WRITERS and find_external_holder(folder) is not None
         words = f"{self.button.value} (running)" if busy is not None and busy.verb == self.verb else self.button.value
         if busy is not None and busy.verb != self.verb:
-            words = f"{self.button.value} ({busy.verb} is running)"
+            # `go` is the command; the button that starts it is called otherwise.
+            running = PAGE_TARGETS[busy.verb, ""].label if (busy.verb, "") in PAGE_TARGETS else busy.verb
+            words = f"{self.button.value} (“{running}” is running)"
         return gr.update(interactive=busy is None and not is_held, value=words)
 
 

@@ -22,7 +22,7 @@ from voxgraft.ui.commands import recording_sources, run_command_in_process, run_
 from voxgraft.ui.files import DATASET_PATHS, FOLDER_PATHS, TEXT_PATHS, PathFilter, check_uploaded_lists, move_uploads
 from voxgraft.ui.forms import CommandForm, FormControl, disable_until_project_open
 from voxgraft.ui.html import details_html, error_html, facts_html, file_link, note_html, table_html
-from voxgraft.ui.page import PageContext
+from voxgraft.ui.page import PageContext, add_page_target
 
 SOURCE_PATHS = PathFilter(endings=(*SUBTITLE_SUFFIXES, *TABLE_SUFFIXES, *COLUMNAR_SUFFIXES), folders=True)
 MEDIA_PATHS = PathFilter(endings=MEDIA_SUFFIXES)
@@ -67,6 +67,7 @@ def build_data_tab(context: PageContext) -> None:
         )  # fmt: skip
         label = "Upload recordings (mp4, mp3, wav ...) with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)"
         disable_until_project_open(context, files, label)
+        add_page_target(context, "data import", "upload", files, "Upload recordings")
         landed = gr.HTML(elem_id="data-upload-state", elem_classes=["vg-live"])
         form: CommandForm = ImportForm(context, "data import")
         with gr.Row():
@@ -79,6 +80,7 @@ def build_data_tab(context: PageContext) -> None:
             form.add_all(("cut", "activity", "rolling", "fold_homophones"))
             with gr.Row():
                 form.add("media", sought=MEDIA_PATHS)
+                form.add("speaker_from", label="Speakers from")
                 for key in ("family", "rate", "format", "encoding", "workers"):
                     form.add(key)
         form.finish("Import")
@@ -91,7 +93,7 @@ def build_data_tab(context: PageContext) -> None:
         if not taken:
             return [gr.skip(), None, gr.skip()]
         project_folder, folder = context.project_folder(project), taken[0].parent
-        moved = note_html(f"in the project now: {format_names([path.name for path in taken])}", "good")
+        moved = note_html(f"in the run now: {format_names([path.name for path in taken])}", "good")
         shown = sources_html([folder], run_language(project_folder) or "")
         return [moved + shown, None, [context.roots.short(folder)]]
 

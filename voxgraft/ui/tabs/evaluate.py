@@ -40,6 +40,7 @@ from voxgraft.ui.html import (
     finding_html,
     findings_html,
     image_html,
+    label_flags,
     note_html,
     table_html,
     target_button,
@@ -64,7 +65,7 @@ def build_evaluate_tab(context: PageContext) -> None:
     with gr.Accordion("Results", open=True, elem_id="evaluate-found"):
         with gr.Row():
             chosen = gr.Dropdown(
-                [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
+                [], label="Evaluation", info="Those of this run, the newest first.", interactive=True,
                 elem_id="evaluate-chosen",
             )  # fmt: skip
             language = gr.Dropdown(
@@ -123,7 +124,7 @@ def build_evaluate_tab(context: PageContext) -> None:
             )
             form.add("measure")
             form.add("output", sought=FOLDER_PATHS, default=lambda _: "", label="Name of the chart",
-                     info="Empty: a new one in the project.")  # fmt: skip
+                     info="Empty: a new one in the run.")  # fmt: skip
         form.finish("Compare")
         form.show_result("compare-shown", lambda found: _comparison_html(context, found))
     with gr.Accordion("Plot the curves of one or several runs", open=False, elem_id="evaluate-plot"):
@@ -131,7 +132,7 @@ def build_evaluate_tab(context: PageContext) -> None:
                            fresh={"output": lambda project: next_free_path(project / "plotted.png")})  # fmt: skip
         with gr.Row():
             form.add("runs", sought=PROJECT_PATHS, default=lambda project: [project])
-            form.add("output", sought=FOLDER_PATHS, label="Name of the chart", info="Empty: a new one in the project.")
+            form.add("output", sought=FOLDER_PATHS, label="Name of the chart", info="Empty: a new one in the run.")
         form.finish("Draw")
         form.show_result("plot-shown", lambda found: _result_image(context, found, "curves of the runs"))
 
@@ -168,13 +169,14 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         said += _scored_step_html(place, scores)
         word = str(scores["retention"]["word"])
         kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
-        said += note_html(f"old languages, base speech logits with and without the graft: {word}", kind)
+        said += note_html(f"old languages: speech logits of the base with and without the graft are {word}", kind)
         judged = ""
         for given in scores["checklist"]:
             texts = [str(given[key]) for key in ("name", "question", "answer", "found")]
             point = ChecklistItem(*texts)  # type: ignore[arg-type]
             kind = {"yes": "good", "no": "bad"}.get(point.answer, "unmeasured")
-            judged += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
+            found = label_flags(point.found, "evaluate")
+            judged += note_html(f"{point.question} {found}", "yet" if is_unreached_goal(point) else kind)
         rows = []
         for row in scores["rows"]:
             values = {name: Score.from_json(score) for name, score in row["scores"].items()}
@@ -197,14 +199,18 @@ def _scored_step_html(place: Path, scores: Mapping[str, Any]) -> str:
     """The step that scores belong to, and a mark if the run has something newer."""
     subject = scores["subject"]
     step, run = subject.get("step"), RunFolder(place.parent.parent)
-    what = note_html(
+    history = journal_ends(run)
+    last = history.last_step
+    words = (
         f"these scores belong to step {step:,}" if isinstance(step, int) else "these scores belong to no training step"
     )
+    if isinstance(step, int) and step == history.best_step < last:
+        words += f", the best: training continued to step {last:,}"
+    what = note_html(words)
     # What was made by hand from one saved step stays true; the scores of the run's result may not.
     is_result = subject.get("kind") == "run" and (subject.get("graft_sha256") or subject.get("checkpoint_sha256"))
     if not is_result or not run.settings.is_file():
         return what
-    last = journal_ends(run).last_step
     with contextlib.suppress(VoxgraftError):
         if not are_scores_current(run, scores):
             words = f"out of date: these scores belong to step {step}, and the run has trained to step {last:,} since"
@@ -246,15 +252,16 @@ def _report_players(context: PageContext, folder: str | None, language: str | No
             f"transcript: {words}" if words else "",
         ]
         message[str(said.get("language")), str(said.get("who")), str(said.get("text"))] = "; ".join(filter(None, parts))
-    cards = []
+    cards: dict[str, list[str]] = {}  # by sentence, so that each has its own row
     for one in parser.found:
         who, text = one.get("data-who", "?"), one.get("data-text", "")
         if one.get("data-language") == language:
             about = message.get((language, who, text), "")
             title = f"{who} ({language})"
-            cards.append(audio_card_html(title, text, language=language, about=about, address=one["src"]))
+            card = audio_card_html(title, text, language=language, about=about, address=one["src"])
+            cards.setdefault(text, []).append(card)
     nothing = note_html("the report has no audio in this language: no vocoder, or no speech")
-    return audio_cards_html(cards, nothing)
+    return "".join(map(audio_cards_html, cards.values())) or nothing
 
 
 def _comparison_html(context: PageContext, found: dict[str, Any]) -> str:
@@ -281,8 +288,8 @@ def build_export_tab(context: PageContext) -> None:
     """Lay the tab Export out."""
     with gr.Accordion("1. Export", open=True, elem_id="export-make"):
         gr.Markdown(
-            "For the original program: *extended* speaks the old languages exactly as before, *merged* the new one. "
-            "*peft* is the adapter only, *graft* the small folder for others who use voxgraft."
+            "*graft* is the small folder for others who use voxgraft, *peft* the adapter only. For the original "
+            "program, *extended* speaks the old languages exactly as before, and *merged* the new one."
         )
         form = CommandForm(context, "export", given=lambda project: {"model": project}, json=True)
         with gr.Row():
@@ -304,8 +311,7 @@ def build_export_tab(context: PageContext) -> None:
             licence.placeholder, consent.placeholder = "CC BY 4.0", "all speakers have agreed in writing"
         terms = gr.HTML(elem_id="export-terms")
         form.add(
-            "accept_terms", label="I pass on the terms of the base (required)",
-            info="The licence of the base also applies to the export.",
+            "accept_terms", label="I accept the licence of the base (required)", info="It also applies to the export.",
         )  # fmt: skip
         with gr.Accordion("More", open=False), gr.Row():
             form.add("output", sought=FOLDER_PATHS)
@@ -327,7 +333,7 @@ def build_export_tab(context: PageContext) -> None:
         with gr.Row():
             about = "Of an export, or of a graft."
             form.add("folder", sought=EXPORT_PATHS, default=_find_newest_export, label="Folder", info=about)
-            form.add("to", label="To", info="Empty: a new zip in the project. NAME.zip, or OWNER/NAME on the hub that "
+            form.add("to", label="To", info="Empty: a new zip in the run. NAME.zip, or OWNER/NAME on the hub that "
                      "huggingface_hub of this machine is signed in to.")  # fmt: skip
             form.add("private")
         form.finish("Pack, or send")
@@ -349,7 +355,7 @@ def build_export_tab(context: PageContext) -> None:
         )  # fmt: skip
         with gr.Row():
             form.add("source", sought=ZIP_PATHS, label="From")
-            form.add("folder", sought=FOLDER_PATHS, label="Into the folder", info="Empty: a new one in the project.")
+            form.add("folder", sought=FOLDER_PATHS, label="Into the folder", info="Empty: a new one in the run.")
             form.add("revision")
         add_upload(context, form, "source", "Upload a zip", (".zip",))
         form.finish("Unpack and check")

@@ -45,6 +45,7 @@ from voxgraft.ui.html import (
     error_html,
     file_link,
     label_flags,
+    logged_findings,
     note_html,
     split_commands,
 )
@@ -66,6 +67,17 @@ STAGE_OUTPUTS = {
     "train": "journal.jsonl",
     "evaluate": "eval/default/scores.json",
     "export": "export",
+}
+# What each stage is for, while nothing else is known of it.
+STAGE_PURPOSES = {
+    "import": "cuts recordings into clips",
+    "split": "holds some clips out, to measure with",
+    "graft": "adds the letters that the base lacks",
+    "prepare": "encodes the clips for training",
+    "check": "looks for problems first",
+    "train": "teaches the language",
+    "evaluate": "compares with the base",
+    "export": "writes the files to share",
 }
 STATE_WORDS = {
     "done": ("✓", "done"),
@@ -112,6 +124,7 @@ def build_home_tab(context: PageContext) -> None:
                     form.add("until", label="Stop after the stage")
                     form.add("when_changed", label="If settings changed after training")
                     form.add("reimport", label="Import changed sources again")
+                    form.add("data.speaker_from", label="Speakers from")
                 with gr.Row():
                     form.add("train.steps", label="Training steps", info="Empty: as run.yaml says, else 10,000.")
                     form.add("max_sentences", label="Sentences per language (evaluation)")
@@ -141,7 +154,7 @@ def build_home_tab(context: PageContext) -> None:
         [context.project, text],
         [view.shown, view.button],
     )
-    context.on_change(lambda project: [spoken_html(context, project, {SAY_JOB: ""})], [said])
+    context.on_change(lambda project: [spoken_html(context, project, {SAY_JOB: "your model"})], [said])
 
     def clear_refusal(project: str, words: str | None) -> Any:
         if not (words or "").strip():
@@ -243,7 +256,7 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None, str]
         if stage:
             left = f"{format_duration(words.seconds_left)} left" if words.seconds_left is not None else ""
             why = words.words.removeprefix("train: ") if stage == "train" else go_stages(alive).get(stage, ("", ""))[1]
-            rows[stage] = StageRow(stage, "running", why, left or format_duration(alive.seconds))
+            rows[stage] = StageRow(stage, "running", why, left or f"job: {format_duration(alive.seconds)}")
         return list(rows.values()), None, stage or words.words
     state, stage = find_early_end(folder)
     if stage and rows[stage].state not in ("done", "blocked"):
@@ -331,11 +344,12 @@ def stages_html(rows: Sequence[StageRow]) -> str:
     items = []
     for row in rows:
         sign, words = STATE_WORDS[row.state]
-        why = label_flags(split_commands(row.why)[0], "go")
+        why = label_flags(split_commands(row.why)[0], "go") or STAGE_PURPOSES[row.name]
         current = ' aria-current="step"' if row.state in ("next", "running", "failed", "stopped", "blocked") else ""
         when = f'<small class="vg-when">{escape(row.when)}</small>' if row.when else ""
         items.append(
-            f'<li class="vg-stage vg-{row.state}"{current}><b>{escape(row.name)}</b>'
+            f'<li class="vg-stage vg-{row.state}"{current}>'
+            f'<b title="{escape(STAGE_PURPOSES[row.name])}">{escape(row.name)}</b>'
             f'<span class="vg-state"><span aria-hidden="true">{sign}</span> {words}</span>'
             f'<small title="{escape(why)}">{escape(why)}</small>{when}</li>'
         )
@@ -349,7 +363,9 @@ def _run_head_html(
     about = _describe_run(folder)
     ahead = next((row for row in rows if row.state in ("next", "stale", "failed", "stopped")), None)
     if running:
-        words, kind = f"Running: {running}. You can close this page; the job continues.", "busy"
+        # Of a job of `go` the line below the buttons says so; that of another tab has no line here.
+        job = ProjectJobs(folder).latest("go")
+        words, kind = ("", "") if job is not None and job.alive else (f"Running: {running}.", "busy")
     elif error is not None:
         words, kind = "", ""
     elif ahead is not None and ahead.state == "stopped":
@@ -359,12 +375,24 @@ def _run_head_html(
     elif ahead is not None:
         words, kind = f"Next: {ahead.name} ({ahead.why}). Press Continue.", "note"
     else:
-        words, kind = "All stages are done. Listen below, or enter a text to speak.", "good"
+        words = "All stages are done: Continue repeats only what you change. Listen below, or enter a text to speak."
+        kind = "good"
     title = f"<h2>{escape(context.roots.short(folder))}</h2><p>{escape(about)}</p>"
-    said = error_html(error, "go") if error is not None else note_html(words, kind)
+    if error is not None and _shows_error(folder, error):
+        said = note_html("This stage needs you: the reason is below.", "bad")
+    else:
+        said = error_html(error, "go") if error is not None else note_html(words, kind) if words else ""
     if error is not None and needs_update(error):
         said += action_button("update", "Update run.yaml", elem_id="home-update", project=context.roots.short(folder))
     return f'<div class="vg-head">{title}</div>{stages_html(rows)}{said}'
+
+
+def _shows_error(folder: Path, error: VoxgraftError) -> bool:
+    """Whether the newest job of `go`, which is shown below, has ended with this error."""
+    job = ProjectJobs(folder).latest("go")
+    if job is None or job.state != "failed" or job.is_superseded:
+        return False
+    return any(item["code"] == error.code for item in logged_findings(job.tail()))
 
 
 def _describe_end(folder: Path, stage: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.ui.commands import find_grown_tokenizer, run_base_folder, run_dataset_folder, run_language
+from voxgraft.pipeline.stages import STAGE_STARTING
+from voxgraft.ui.commands import find_grown_tokenizer, run_base_word, run_dataset_folder, run_language
 from voxgraft.ui.files import (
     CHECKPOINT_PATHS,
     CONFIG_PATHS,
@@ -38,6 +39,7 @@ from voxgraft.ui.html import (
     target_button,
 )
 from voxgraft.ui.jobs import ProjectJobs, UiJob
+from voxgraft.ui.live import go_stages
 from voxgraft.ui.page import ACTIONS_JS, JobView, PageContext, add_job_view, last_job_result, slug, start_job
 
 # Findings that one command cures, run as its form would on a project that was just opened; by code.
@@ -81,7 +83,7 @@ def build_preflight_tab(context: PageContext) -> None:
     with gr.Accordion("1. Prepare the recordings", open=True, elem_id="preflight-prepare"):
         gr.Markdown(
             "Encodes clips for training: speech codes, voices, text ids. An interrupted run resumes and encodes only "
-            "new clips. Elsewhere: preprocess, build pairs; the prompt of a clip is chosen while training."
+            "new clips. Other tools call this preprocess or build pairs. The prompt of a clip is chosen while training."
         )
         form = CommandForm(context, "prepare")
         with gr.Row():
@@ -132,7 +134,12 @@ def build_preflight_tab(context: PageContext) -> None:
 def _check_verdict(context: PageContext, project: str) -> list[Any]:
     result = last_job_result(context.project_folder(project), "check")
     if result is None:
-        return [note_html("not checked yet"), ""]
+        job = ProjectJobs(context.project_folder(project)).latest("go")
+        if job is None or go_stages(job).get("check", ("",))[0] != STAGE_STARTING:
+            return [note_html("not checked yet"), ""]
+        words = "Continue has checked this run before it trained. Its warnings are on Home."
+        shown = target_button(PAGE_TARGETS["go", ""], "Show them")
+        return [f'<div class="vg-note" role="status">{escape(words)}{shown}</div>', ""]
     if "error" in result:
         return [finding_html(result["error"], "check"), ""]
     findings = [item for item in result["findings"] if isinstance(item, dict)]
@@ -205,9 +212,9 @@ def build_diagnose_tab(context: PageContext) -> None:
                 "checkpoint",
                 sought=DIAGNOSABLE_PATHS,
                 default=lambda project: project,
-                info="A file (.safetensors, .pt, .pth), a folder with one, or a project. Large ones: copy them here.",
+                info="A file (.safetensors, .pt, .pth), a folder with one, or a run. Large ones: copy them here.",
             )
-            form.add("base", sought=FOLDER_PATHS, default=run_base_folder)
+            form.add("base", sought=FOLDER_PATHS, default=run_base_word)
             form.add("tokenizer", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
             form.add("language", default=run_language)
         with gr.Row():
@@ -221,9 +228,7 @@ def build_diagnose_tab(context: PageContext) -> None:
                 form.add("prepared", sought=FOLDER_PATHS)
                 form.add("family")
             form.add_all(("listen", "max_sentences", "seed"))
-            form.add(
-                "output", sought=FOLDER_PATHS, label="Folder of the report", info="Empty: a new one in the project."
-            )
+            form.add("output", sought=FOLDER_PATHS, label="Folder of the report", info="Empty: a new one in the run.")
         form.finish("Diagnose")
         form.show_result("diagnose-verdict", lambda found: _verdict_html(context, found))
     with gr.Accordion("2. Repair", open=False, elem_id="diagnose-repair"):
@@ -240,7 +245,7 @@ def build_diagnose_tab(context: PageContext) -> None:
             repair.add("only", label="Repair only")
             repair.add("body")
             repair.add("choose")
-            repair.add("output", sought=DIAGNOSABLE_PATHS, label="New file", info="Empty: a new one in the project.")
+            repair.add("output", sought=DIAGNOSABLE_PATHS, label="New file", info="Empty: a new one in the run.")
         with gr.Accordion("More", open=False):
             repair.add_all(("points", "max_sentences", "worse", "seed"))
             repair.add_all(("rows.init", "rows.noise", "rows.seed", "family"))

@@ -13,6 +13,7 @@ from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import read_json, text_lines
 from voxgraft.core.results import format_bytes
 from voxgraft.core.run import RunFolder
+from voxgraft.data.manifest import MANIFEST_NAME, read_manifest
 from voxgraft.graft.folder import GRAFT_CARD_NAME
 from voxgraft.models import resolve_base_family
 from voxgraft.ui.commands import (
@@ -23,7 +24,9 @@ from voxgraft.ui.commands import (
     format_command,
     load_run_settings,
     run_base_folder,
+    run_base_word,
     run_command_in_process,
+    run_dataset_folder,
     run_language,
 )
 from voxgraft.ui.files import CHECKPOINT_PATHS, FOLDER_PATHS, TEXT_PATHS, TOKENIZER_PATHS, PathFilter, Roots
@@ -49,7 +52,7 @@ def build_model_tab(context: PageContext) -> None:
         gr.HTML(facts_html(FROZEN_FACTS), elem_id="model-fixed")
         with gr.Row():
             choice = gr.Dropdown(
-                [], label="Base of this project", info="Folder of the base as published. It is never changed.",
+                [], label="Base of this run", info="Folder of the base as published. It is never changed.",
                 allow_custom_value=True, interactive=True, elem_id="model-choice", scale=3,
             )  # fmt: skip
             button = gr.Button("Use this base", elem_id="model-use", scale=1, elem_classes=["vg-act"])
@@ -65,9 +68,9 @@ def build_model_tab(context: PageContext) -> None:
         context.on_change(lambda project: [_inventory_html(context, project)], [shown], slow=True)
 
     def list_bases(project: str) -> list[Any]:
-        now = run_base_folder(context.project_folder(project))
+        now = run_base_word(context.project_folder(project))
         known = [context.roots.short(path) for path in find_bases(context.roots)]
-        value = context.roots.short(now.resolve()) if now is not None else None
+        value = context.roots.short(now.resolve()) if isinstance(now, Path) else now
         return [gr.update(choices=[("the built-in tiny base", "tiny"), *known], value=value)]
 
     def use_base(project: str, name: str | None) -> list[Any]:
@@ -113,14 +116,14 @@ def build_model_tab(context: PageContext) -> None:
         )
     with gr.Accordion("Create the graft: tokenizer and new rows", open=True, elem_id="model-graft"):
         gr.Markdown(
-            "Trains the tokens that the base lacks on your texts, appends them, verifies that old text "
-            "keeps its ids, and creates the new rows. Elsewhere: extend the tokenizer and the embeddings."
+            "Trains the tokens that the base lacks on your texts, appends them, verifies that old text keeps its ids, "
+            "and creates the new rows. Other tools call this extending the tokenizer and the embeddings."
         )
         form = CommandForm(context, "graft")
         with gr.Row():
             form.add("texts", sought=TEXT_PATHS, default=default_texts)
             form.add("tokenizer.pieces")
-            form.add("rows.init")
+            form.add("rows.init", label="Initial values of new rows")
         with gr.Accordion("More", open=False):
             form.add_all(("tokenizer.min_count", "tokenizer.max_piece_characters", "rows.noise", "rows.seed"))
             with gr.Row():
@@ -154,7 +157,7 @@ def _inventory_html(context: PageContext, project: str) -> str:
     """What the base and the graft of the project hold."""
     folder = context.project_folder(project)
     if run_base_folder(folder) is None:
-        return note_html("this project has no base yet: choose one, or download one below", "warn")
+        return note_html("this run has no base yet: choose one, or download one below", "warn")
     try:
         found = run_command_in_process(["show", "--no-fingerprint", "--json", "--", context.roots.short(folder)])
     except VoxgraftError as error:
@@ -222,6 +225,7 @@ def build_tokenizer_tab(context: PageContext) -> None:
             [text.change], lambda project, typed: _preview_tokenize(context, project, typed), inputs, [command]
         )
         context.on_project(lambda project, typed: [_preview_tokenize(context, project, typed)], [command], [text])
+        context.on_project(lambda project, typed: [_offer_text(context, project, typed)], [text], [text])
         context.on_job_end(lambda project, typed: [_preview_tokenize(context, project, typed)], [text], [command])
         context.wire(
             [button.click], lambda project, typed: _tokenize_html(context, project, typed), inputs, [state],
@@ -276,6 +280,15 @@ def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list
         known = {key: value for key, value in fixed.items() if value}
         argvs.append(command.words({"text": "\n".join(texts)}, None, known))
     return argvs
+
+
+def _offer_text(context: PageContext, project: str, typed: str) -> Any:
+    """A sentence of the run's own clips in place of the example, which is Amharic."""
+    manifest = run_dataset_folder(context.project_folder(project)) / MANIFEST_NAME
+    if typed != EXAMPLE_TEXT or not manifest.is_file():
+        return gr.skip()
+    first = next((clip.text for clip in read_manifest(manifest) if clip.text), "")
+    return EXAMPLE_TEXT.replace(EXAMPLE_TEXT.splitlines()[0], first) if first else gr.skip()
 
 
 def _preview_tokenize(context: PageContext, project: str, typed: str) -> str:

@@ -84,7 +84,7 @@ def build_speak_tab(context: PageContext) -> None:
         form.add("language", default=run_language)
         form.add(
             "voice", sought=VOICE_PATHS, options=lambda project: voice_choices(context, project),
-            info="Only voices that this base can use. Empty: its first voice, or one of the run.",
+            info="Only voices that this base can use. Automatic: its first voice, or one of the run.",
         )  # fmt: skip
         form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Model: a run")
         form.add("seed")
@@ -176,7 +176,7 @@ def _add_advanced(context: PageContext, form: CommandForm) -> None:
             form.add("base", sought=FOLDER_PATHS)
         with gr.Row():
             form.add("output", sought=FOLDER_PATHS, info="NAME.wav for one file with everything, else a folder. "
-                     "Empty: a new folder in the project.")  # fmt: skip
+                     "Empty: a new folder in the run.")  # fmt: skip
             form.add("codes", sought=PathFilter(endings=(".json", ".npy")))
             for key in ("family", "device", "precision"):
                 form.add(key)
@@ -234,8 +234,13 @@ def run_base_languages(folder: Path) -> tuple[str, ...]:
     family, base = run_family(folder), run_base_folder(folder)
     with contextlib.suppress(VoxgraftError):
         if family is not None and base is not None:
-            return _read_base_languages(family, base, file_stamp(family.files(base).tokenizer))
+            return read_base_languages(family, base)
     return ()
+
+
+def read_base_languages(family: Family, base: Path) -> tuple[str, ...]:
+    """The languages that a base speaks, by its tokenizer."""
+    return _read_base_languages(family, base, file_stamp(family.files(base).tokenizer))
 
 
 @lru_cache(maxsize=16)
@@ -299,7 +304,7 @@ def voice_player_html(context: PageContext, project: str, name: str | None) -> s
         return audio_cards_html([audio_file_html(context, path, "Voice", path.name)])
     path = _voice_sample(folder, chosen)
     if not file_stamp(path):
-        return note_html(f"“{chosen}” is a voice of the base. Press the button to play it.")
+        return note_html(f"“{chosen}” is a voice of the base. Press “Play this voice” to hear it.")
     return audio_cards_html([audio_file_html(context, path, "Voice", f"{chosen}, spoken by the base")])
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,31 @@ import gradio as gr
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import is_folder
-from voxgraft.core.languages import canonical_language_code, find_exemplar, find_language_code
+from voxgraft.core.languages import base_language, canonical_language_code, find_exemplar, find_language_code
 from voxgraft.core.run import RUN_FILE
+from voxgraft.data.sources import find_sources
+from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.ui.commands import CommandBuilder, find_command, load_run_settings, run_command_in_process
 from voxgraft.ui.files import PROJECT_PATHS, link_uploads, move_uploads, next_free_path, return_uploads
-from voxgraft.ui.html import NEEDED_CODE, error_html, finding_html
+from voxgraft.ui.html import NEEDED_CODE, error_html, finding_html, note_html
 from voxgraft.ui.jobs import JOBS_FOLDER, UPLOADS_FOLDER, ProjectJobs
 from voxgraft.ui.page import PageContext, add_page_target
 from voxgraft.ui.tabs.data import SOURCE_PATHS, sources_html
 from voxgraft.ui.tabs.model import find_bases
+from voxgraft.ui.tabs.speak import read_base_languages
 
 BUILT_IN_BASE = "tiny"
+_LANGUAGE_CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 _SUBTITLE_LANGUAGE = re.compile(r"[._-]([A-Za-z]{2,3})\.(?:srt|vtt)$")
+# The button that had the focus is replaced by the list of files, two tab stops each: the next field gets it.
+FOCUS_LANGUAGE_JS = """() => {
+  setTimeout(() => {
+    if (document.activeElement === document.body) {
+      document.querySelector("#new-language textarea, #new-language input")?.focus({ preventScroll: true });
+    }
+  }, 300);
+  return [];
+}"""
 DEMO_NAME, DEMO_LANGUAGE, DEMO_FOLDER = "demo", "am", "recordings"
 
 
@@ -41,11 +55,14 @@ def build_new_run(context: PageContext) -> None:
             )
             demo = gr.Button("Start the demo", elem_id="home-demo", elem_classes=["vg-act"])
         with gr.Column(elem_classes=["vg-start"], min_width=280, scale=2):
-            gr.Markdown("### Start with my recordings")
+            gr.Markdown(
+                "### Start with my recordings\nRecordings (mp3, wav, mp4 ...) with subtitles (srt, vtt), a text file "
+                "each (talk.wav, talk.txt) or one table (csv, tsv, jsonl). Ten minutes are enough for a first try."
+            )
             with gr.Row():
                 files = gr.File(
                     file_count="multiple", elem_id="new-upload", height=140,
-                    label="1. Upload recordings with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)",
+                    label="1. Recordings and their texts",
                 )  # fmt: skip
                 folder = gr.Dropdown(
                     [], value=None, label="or a folder on this machine", allow_custom_value=True, interactive=True,
@@ -72,8 +89,11 @@ def build_new_run(context: PageContext) -> None:
             preview = gr.HTML(elem_id="new-preview", elem_classes=["vg-live"])
             state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
             start = gr.Button("Continue", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
-    for key, component in (("language", language), ("base", base), ("sources", folder), ("run", name)):
-        add_page_target(context, "new", key, component)
+    for key, component, label in (
+        ("upload", files, "Recordings"), ("language", language, "Language"), ("base", base, "Base"),
+        ("sources", folder, "Folder"), ("run", name, "Name"),
+    ):  # fmt: skip
+        add_page_target(context, "new", key, component, label)
     outputs = [*context.opener, state, fold]
     inputs = [files, folder, language, base, name, steps]
     quiet = {"show_progress": "minimal", "show_progress_on": [state]}
@@ -81,14 +101,15 @@ def build_new_run(context: PageContext) -> None:
     context.wire([demo.click], lambda: start_demo(context), [], outputs, **quiet)
 
     # What was uploaded is counted and paired before anything is imported; an error disappears when its value is given.
-    sources = [files, folder, language]
+    sources = [files, folder, language, base]
     context.wire(
-        [files.change, folder.change, language.blur],
+        [files.change, folder.change, language.blur, base.change],
         lambda *values: preview_sources(context, *values),
         sources,
         [preview],
         trigger_mode="always_last",
     )
+    files.upload(None, None, None, js=FOCUS_LANGUAGE_JS, api_visibility="private", show_progress="hidden")
     edits = [files.change, folder.change, language.input, base.input, name.input, steps.input]
     context.wire(edits, _shorten_error, [state, files, folder, language, base], [state], trigger_mode="always_last")
 
@@ -114,6 +135,10 @@ def start_run(
     try:
         _require_start(files, folder, language, base)
         word, code = language.strip(), _find_code(language)
+        if code is None and not _LANGUAGE_CODE.fullmatch(word):
+            expected = "the English name or the code of a language, such as Amharic or am"
+            raise ConfigError("config-value", f"`--language` is {word!r}", expected=expected, cure="change the name.")
+        _require_texts(context, files, folder, code or word)
         named = name.strip() or re.sub(r"\W+", "-", word.lower()).strip("-")
         if not name.strip() and (context.roots.home / named).exists():
             named = next_free_path(context.roots.home / named).name
@@ -170,21 +195,59 @@ def _shorten_error(shown: str | None, *given: Any) -> Any:
     return ""
 
 
-def preview_sources(context: PageContext, files: list[str] | None, folder: str | None, language: str | None) -> str:
-    """How many recordings and texts were chosen, which belong together, and what has no partner."""
-    if not files and not folder:
-        return ""
-    code = _find_code(language or "")
+def _require_texts(context: PageContext, files: list[str] | None, folder: str | None, language: str) -> None:
+    """Refuse recordings without any text before there is a run of them."""
+    with _chosen_sources(context, files, folder) as place:
+        try:
+            find_sources([place], language)
+        except VoxgraftError as error:
+            if files:  # the folder is a temporary one, which says nothing to anybody
+                raise type(error)(error.code, error.finding.found) from None
+            raise
+
+
+@contextlib.contextmanager
+def _chosen_sources(context: PageContext, files: list[str] | None, folder: str | None) -> Iterator[Path]:
+    """A folder with what was uploaded, by the names that it had; or the folder that was chosen."""
+    with tempfile.TemporaryDirectory() as made:
+        if files:
+            link_uploads(context.roots, files, Path(made))
+        yield Path(made) if files else context.roots.resolve_inside(folder or "")
+
+
+def preview_sources(
+    context: PageContext, files: list[str] | None, folder: str | None, language: str | None, base: str | None = None
+) -> str:
+    """How many recordings and texts were chosen, which belong together, and what has no partner.
+
+    Also a warning about a language that the base speaks already.
+    """
+    code, shown = _find_code(language or ""), ""
     try:
-        with tempfile.TemporaryDirectory() as made:
-            if files:
-                link_uploads(context.roots, files, Path(made))
-            place = Path(made) if files else context.roots.resolve_inside(folder or "")
+        if code and base_language(code) in base_languages(context, base):
+            name = entry.name if (entry := find_exemplar(code)) is not None else code
+            shown = note_html(
+                f"This base speaks {name} already. A graft would add little, and may speak it worse.", "warn"
+            )
+        if not files and not folder:
+            return shown
+        with _chosen_sources(context, files, folder) as place:
             # Before a language is named: that of the subtitles, so that `talk.am.srt` has its recording.
-            codes = (_SUBTITLE_LANGUAGE.search(path.name) for path in sorted(place.iterdir())) if not code else ()
-            return sources_html([place], code or next((found[1] for found in codes if found), ""))
+            named = sorted(place.iterdir()) if place.is_dir() else [place]
+            codes = (_SUBTITLE_LANGUAGE.search(path.name) for path in named) if not code else ()
+            return sources_html([place], code or next((found[1] for found in codes if found), "")) + shown
     except (VoxgraftError, OSError) as error:
         return error_html(error, "new") if isinstance(error, VoxgraftError) else ""
+
+
+def base_languages(context: PageContext, base: str | None) -> tuple[str, ...]:
+    """The languages that a base speaks, by its word or folder; none if that is not known."""
+    if not base:
+        return ()
+    with contextlib.suppress(VoxgraftError):
+        folder = resolve_base_folder(Path(base)) if base == BUILT_IN_BASE else context.roots.resolve_inside(base)
+        return read_base_languages(resolve_base_family(folder, None), folder)
+    return ()
 
 
 def start_demo(context: PageContext) -> list[Any]:

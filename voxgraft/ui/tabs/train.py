@@ -376,7 +376,8 @@ def train_figures_html(status: TrainProgress, *, is_running: bool, bound: float 
         if points := history.held_out(f"{name}_use"):
             step, use = points[-1]
             kind = "note" if name == "voice" else "good" if use >= MIN_TEXT_USE else "warn"
-            found.append((f"{name} use at step {step:,}", f"{use:+.3f}", kind))
+            reads = f" (the model reads the text from +{MIN_TEXT_USE} on)" if name == "text" else ""
+            found.append((f"{name} use at step {step:,}", f"{use:+.3f}{reads}", kind))
     for name in history.base_languages:
         if points := history.retention(name):
             step, rise = points[-1]
