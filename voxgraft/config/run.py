@@ -151,7 +151,7 @@ class DataSettings(Settings):
     max_left_out: float = Field(0.2, ge=0, le=1)
     """Maximum share of lines, or of sources, that an import may leave out. If more are unusable, it is an error."""
     dataset: Path | None = None
-    """Folder of the clips. `go` imports into it, `graft` takes texts from it, `prepare` reads it. Default: RUN/data."""
+    """Folder of the clips. `go` imports into it; `prepare`, and `graft` without texts, read it. Default: RUN/data."""
     train: tuple[Path, ...] = ()
     """Prepared training clips of the new language (folders). Default: data/train in the run folder."""
     valid: tuple[Path, ...] = ()
