@@ -295,9 +295,9 @@ def collect(
 
 # What a kernel's name contains, and the group it is counted in; the first that fits.
 KERNEL_GROUPS = {
+    "layout of convolutions": ("nchwtonhwc", "nhwctonchw", "tensortransform"),
     "attention": ("flash", "fmha", "attention"),
     "convolutions": ("conv", "implicit", "dgrad", "wgrad", "cudnn", "fprop"),
-    "layout of convolutions": ("nchw", "nhwc", "tensortransform"),
     "matrix products": ("gemm", "cutlass", "nvjet", "splitk", "cublas"),
     "our kernels": ("snake", "add_norm", "norm_mish", "swiglu", "rotate_kernel", "gate_kernel"),
     "norms": ("norm", "welford"),
