@@ -39,7 +39,7 @@ from voxgraft.core.files import (
     require_folder,
     write_text,
 )
-from voxgraft.core.languages import base_language, find_exemplar
+from voxgraft.core.languages import base_language, canonical_language_code, find_exemplar
 from voxgraft.core.results import (
     EXIT_INTERRUPTED,
     Line,
@@ -190,6 +190,11 @@ def create_run(settings: NewSettings) -> NewResult:
         kind = get_family(run_settings.family) if run_settings.family else None
     text = _format_run_yaml(run_settings, run, rows)
     if (language := run_settings.language) is not None:
+        code = canonical_language_code(language)
+        usual = f"{code}{language[len(base_language(language)) :]}"
+        if find_exemplar(language) is None and code is not None and (entry := find_exemplar(usual)) is not None:
+            found, cure = f"`{language}` is another code for {entry.name}", f"use the code {usual}."
+            raise ConfigError("config-value", found, expected=usual, where=settings.run / RUN_FILE, cure=cure)
         if find_exemplar(language) is None:
             findings.append(
                 finding(
