@@ -620,7 +620,7 @@ class DiagnoseSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files of the new language to check instead of the built-in sentences."""
     base_config: Path | None = None
-    """Config file of the trainer that wrote the checkpoint, or a file with the trainer's command line."""
+    """Config of the trainer that wrote the checkpoint, or a file with the training command."""
     prepared: Path | None = None
     """Prepared data that the checkpoint was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True
