@@ -241,6 +241,16 @@ def test_merged_sets_keep_every_clip_of_both(whole: Path, films: Path, tmp_path:
     assert data_merge(settings).to_json()["added"] == 0
 
 
+@pytest.mark.parametrize(("language", "codes"), [("am", []), ("xx", ["language-unlisted"])])
+def test_a_code_that_names_no_known_language_is_imported_with_a_warning(
+    films: Path, tmp_path: Path, language: str, codes: list[str]
+) -> None:
+    done, clips = _import(tmp_path / "set", films / "one", language=language)
+    assert clips
+    assert done.exit_code == 0
+    assert [item.code for item in done.findings()] == codes
+
+
 def test_nothing_is_removed_without_a_word(films: Path, tmp_path: Path) -> None:
     _, clips = _import(tmp_path / "set", films / "one")
     ask = DataRemoveSettings(dataset=tmp_path / "set", clip=(clips[0].id,))

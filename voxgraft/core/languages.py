@@ -16,6 +16,7 @@ from typing import Any
 
 import regex
 
+from voxgraft.core.errors import Finding, finding
 from voxgraft.core.files import parse_json
 
 # Share of letters that a mistyped name must have in common: Amharik is Amharic, but an unknown language is none.
@@ -141,6 +142,14 @@ def find_exemplar(language: str) -> Exemplar | None:
         if len(last) == _SCRIPT_CODE_LENGTH:  # the same language in another script has other letters
             return None
     return None
+
+
+def language_findings(language: str) -> list[Finding]:
+    """A warning about a code that CLDR does not have."""
+    if find_exemplar(language) is not None:
+        return []
+    found = f"`{language}` is not in CLDR (Unicode's language data), so its alphabet is unknown"
+    return [finding("language-unlisted", found)]
 
 
 @cache

@@ -130,12 +130,18 @@ def _split_by(
     sides = _assign_splits(seconds, shares, seed)
     wanted = [side for side in SPLITS[1:] if shares[side] > 0]
     if missing := [side for side in wanted if side not in sides.values()]:
-        unit = pluralize(len(seconds), "recording part" if by == "part" else by)
+        if not used:
+            found = f"all of {pluralize(len(clips), 'clip')} are rejected" if clips else "the dataset has no clips"
+            cure = "run `voxgraft data info DATASET`: it counts the reasons. Fix the sources, then import them again."
+            raise ConfigError("split-impossible", found, expected="usable clips", cure=cure)
+        unit = pluralize(len(seconds), by)
+        if by == "part":
+            unit += f" (a part is up to {MAX_STRETCH_SECONDS:.0f} s of a recording, so a long recording has several)"
         found = f"{pluralize(len(used), 'usable clip')} in {unit}: none can be held out for {' and '.join(missing)}"
-        cure = "add recordings." if by == "part" else ""
+        cure = "add recordings, or longer ones." if by == "part" else ""
         if by == "speaker":
             cure = "add speakers, or use --by recording; a speaker is then in training and held out."
-        expected = f"at least {len(wanted) + 1} {'recording part' if by == 'part' else by}s"
+        expected = f"at least {len(wanted) + 1} {by}s"
         raise ConfigError("split-impossible", found, expected=expected, cure=cure)
     made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
     if by != "part":
