@@ -6,16 +6,19 @@
 
 Every kernel of `nn/gated_blocks.py` runs with each of several configurations; its time stands beside the time in which
 the bytes that it must read and write pass through memory, at the rate of a large copy measured in the same run. Then the
-matrix products of a block, with their rate. A configuration whose results differ from the default's is told.
+matrix products of a block, with their rate. A configuration whose results differ from plain torch in float32 is told.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
@@ -31,17 +34,26 @@ REPEATS = 20
 BODIES: dict[str, Callable[[], Backbone]] = {
     "llama": lambda: LlamaBackbone(LlamaSize(1024, 1, 16, 4096)),
     "gpt2": lambda: Gpt2Backbone(Gpt2Size(1280, 1, 20)),
+    "small llama": lambda: LlamaBackbone(LlamaSize(192, 1, 3, 256)),
+    "small gpt2": lambda: Gpt2Backbone(Gpt2Size(128, 1, 2)),
 }
-# (rows, warps, columns, stages, registers)
-CANDIDATES: dict[str, list[tuple[int, int, int, int, int | None]]] = {
-    "ADD_NORM": [(rows, warps, block, 2, None) for rows in (16, 32, 64) for warps in (4, 8) for block in (64, 128)],
-    "NORM_GRADIENT": [(rows, warps, 64, 2, None) for rows in (1, 2, 4, 8) for warps in (4, 8)],
-    "FINISH_HEADS": [(rows, warps, 64, 2, None) for rows in (32, 64, 128) for warps in (2, 4, 8)],
-    "HEADS_GRADIENT": [(rows, warps, 64, stages, None) for rows in (32, 64) for warps in (4, 8) for stages in (2, 3)],
-    "ACTIVATE": [(rows, warps, 64, stages, None) for rows in (32, 64) for warps in (4, 8) for stages in (2, 3, 4)],
+# Largest error relative to plain torch in float32 of results that are rounded to bf16.
+TOLERANCE = 1e-2
+# (rows, warps, columns, stages, registers, chunks)
+CANDIDATES: dict[str, list[tuple[int, int, int, int, int | None, int]]] = {
+    "ADD_NORM": [(rows, warps, block, 2, None, 16) for rows in (32, 64) for warps in (4, 8) for block in (64, 128)],
+    "NORM_GRADIENT": [(rows, warps, 64, 2, None, 16) for rows in (1, 2, 4, 8) for warps in (4, 8)],
+    "FINISH_HEADS": [(rows, warps, 64, 2, None, 16) for rows in (32, 64, 128) for warps in (2, 4, 8)],
+    "HEADS_GRADIENT": [
+        (rows, 4, 64, stages, None, chunks) for rows in (32, 64) for stages in (2, 3, 4) for chunks in (8, 16, 32)
+    ],
+    "ACTIVATE": [(64, warps, 64, stages, None, 16) for warps in (4, 8) for stages in (2, 3, 4)],
+    # Programs that fit at once on 132 multiprocessors: 264 of the first kind, 396 of the second; a chunk has a program for
+    # each 64 of 4,096 columns.
     "ACTIVATION_GRADIENT": [
-        (32, 8, 64, 2, 128), (32, 8, 64, 3, 128), (32, 8, 64, 3, None), (32, 4, 64, 2, None), (32, 4, 64, 3, None),
-        (16, 4, 64, 3, None), (16, 8, 64, 3, 128), (64, 8, 64, 2, None), (32, 8, 128, 2, None), (16, 8, 128, 3, None),
+        *((64, 4, 64, stages, None, chunks) for stages in (2, 3) for chunks in (4, 8, 16)),
+        *((32, 4, 64, stages, 168, chunks) for stages in (2, 3) for chunks in (6, 12, 16)),
+        (32, 4, 64, 3, None, 16), (32, 8, 64, 3, 128, 16), (64, 8, 64, 3, None, 16),
     ],
 }  # fmt: skip
 
@@ -108,12 +120,54 @@ class Block:
         self.inner = made(num, self.mlp_in.num_outputs + len(self.mlp_in.weights) * rank)
         self.d_heads = (made(num, width), made(num, width), made(num, width))
         self.d_values = made(num, hidden)
-        self.stats = torch.stack([torch.ones(num, device=device), torch.zeros(num, device=device)])
+        with torch.no_grad():
+            self.stats = gated_blocks._norm(self.x, self.norm)[1]
+
+    def in_float32(self) -> Block:
+        """The same values with more precision."""
+        made = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(made, name, value.float())
+        made.groups = tuple(
+            replace(
+                group,
+                weights=tuple(weight.float() for weight in group.weights),
+                bias=None if group.bias is None else group.bias.float(),
+                down=group.down.float(),
+                up=group.up.float(),
+            )
+            for group in self.groups
+        )
+        made.attention_in, made.attention_out, made.mlp_in, made.mlp_out = made.groups
+        made.d_heads = tuple(value.float() for value in self.d_heads)
+        made.norm = copy.deepcopy(self.norm).float()
+        return made
+
+    def expected(self, name: str) -> list[Tensor]:
+        """What plain torch makes of the same values in float32."""
+        usual = gated_blocks.uses_kernels
+        gated_blocks.uses_kernels = lambda _: False
+        try:
+            return list(tensors_in(self.in_float32().kernels()[name][0]()))
+        finally:
+            gated_blocks.uses_kernels = usual
+
+    def error(self, name: str, expected: Sequence[Tensor]) -> float:
+        """The largest relative error of a kernel's results with its present configuration; infinite where one is NaN."""
+        pairs = zip(tensors_in(self.kernels()[name][0]()), expected, strict=True)
+        errors = [float((one.float() - other).norm() / other.norm().clamp_min(1e-9)) for one, other in pairs]
+        return max(math.inf if math.isnan(error) else error for error in errors)
 
     def kernels(self) -> dict[str, tuple[Callable[[], object], int]]:
-        """What each runs, and the bytes of positions that it must move."""
+        """What each runs, and the bytes of positions that it must move. What it runs returns all that it has written."""
         width, x, inner = self.x.shape[1], self.x.numel() * 2, self.inner.numel() * 2
         hidden = self.d_values.numel() * 2
+
+        def written(found: tuple[Tensor, ...], group: gated_blocks._Group) -> tuple[Tensor, ...]:
+            """Without the columns for the narrow gradients, which a product writes later: until then they hold anything."""
+            return found[0][:, : group.num_outputs], *found[1:]
+
         return {
             "ADD_NORM": (
                 lambda: gated_blocks._add_norm(
@@ -128,7 +182,10 @@ class Block:
             # A copy, since it works in place: its bytes are counted, and so is the time of the copy.
             "FINISH_HEADS": (self._finish_heads, 4 * self.joint.numel() * 2),
             "HEADS_GRADIENT": (
-                lambda: gated_blocks._heads_gradient(self.d_heads, self.joint, self.attention_in, self.body),
+                lambda: written(
+                    gated_blocks._heads_gradient(self.d_heads, self.joint, self.attention_in, self.body),
+                    self.attention_in,
+                ),
                 6 * x,
             ),
             "ACTIVATE": (
@@ -136,8 +193,11 @@ class Block:
                 inner + hidden,
             ),
             "ACTIVATION_GRADIENT": (
-                lambda: gated_blocks._activation_gradient(
-                    self.inner, self.d_values, self.narrow, self.mlp_in, self.mlp_out.down
+                lambda: written(
+                    gated_blocks._activation_gradient(
+                        self.inner, self.d_values, self.narrow, self.mlp_in, self.mlp_out.down
+                    ),
+                    self.mlp_in,
                 ),
                 2 * inner + hidden,
             ),
@@ -154,6 +214,16 @@ class Block:
         num, weights = len(self.x), [[*group.weights] for group in self.groups]
         flops = [2 * num * sum(weight.numel() for weight in own) for own in weights]
         d_sum, d_middle = self.x, self.delta
+        hidden = mlp_out.down.shape[1]
+        num_mlp_in = len(mlp_in.weights)
+
+        def weight_gradients() -> None:
+            """What ACTIVATION_GRADIENT sums up on its way, if products did it: its time without them must be that much less."""
+            narrow = self.inner[:, mlp_in.num_outputs :].chunk(num_mlp_in, 1)
+            for index, own in enumerate(narrow):
+                gated_blocks._weight_gradient(self.inner[:, index * hidden : (index + 1) * hidden], own)
+            gated_blocks._weight_gradient(self.narrow, self.d_values)
+
         return {
             "attention in": (lambda: self.x @ attention_in.joined().T, flops[0]),
             "attention out": (lambda: self.x @ attention_out.joined().T, flops[1]),
@@ -169,6 +239,10 @@ class Block:
                 lambda: gated_blocks._input_gradient(self.joint, attention_in),
                 flops[0],
             ),
+            # The narrow gradients as more columns of the product with the base, then what `down` makes of them added.
+            "mlp in, backward, narrow as columns": (_narrow_as_columns(self.inner, mlp_in), flops[2]),
+            "attention in, backward, narrow as columns": (_narrow_as_columns(self.joint, attention_in), flops[0]),
+            "weight gradients around the activation": (weight_gradients, 0),
             "joining mlp in": (lambda: mlp_in.joined(), 0),
             "joining attention in": (lambda: attention_in.joined(), 0),
             "narrow gradient of mlp out": (lambda: d_sum @ mlp_out.up, 0),
@@ -178,6 +252,19 @@ class Block:
                 0,
             ),
         }
+
+
+def _narrow_as_columns(joint: Tensor, group: gated_blocks._Group) -> Callable[[], Tensor]:
+    """Another way to compute what `_input_gradient` does: d_outputs is read once, not twice."""
+    ups = torch.block_diag(*group.up.chunk(len(group.weights)))  # [sum of O, N R]
+    inputs = group.down.shape[1]
+
+    def run() -> Tensor:
+        weight = torch.cat([torch.cat(group.weights), ups], 1)
+        made = joint[:, : group.num_outputs] @ weight
+        return made[:, :inputs].addmm_(made[:, inputs:], group.down)
+
+    return run
 
 
 def copy_rate(device: str) -> float:
@@ -203,25 +290,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.only and name not in options.only:
             continue
         default: KernelConfig = getattr(gated_blocks, name)
-        expected, found = [one.float() for one in tensors_in(run())], []
-        for rows, warps, columns, stages, registers in itertools.chain(
-            [(default.rows, default.warps, default.block, default.stages, default.registers)], CANDIDATES[name]
-        ):
-            setattr(gated_blocks, name, KernelConfig(rows, warps, columns, stages, registers))
+        expected = block.expected(name)
+        found = []
+        for config in itertools.chain([astuple(default)], CANDIDATES[name]):
+            setattr(gated_blocks, name, KernelConfig(*config))
             try:
-                made = list(tensors_in(run()))
-                error = max(
-                    float((one.float() - other).norm() / other.norm().clamp_min(1e-9))
-                    for one, other in zip(made, expected, strict=True)
-                )
-                note = "" if error < 1e-2 else f"  WRONG by {error:.1e}"
-                found.append((milliseconds(run), (rows, warps, columns, stages, registers), note))
+                error = block.error(name, expected)
+                found.append((milliseconds(run), config, "" if error < TOLERANCE else f"  WRONG by {error:.1e}"))
             except Exception as failure:  # too much shared memory, or a configuration that does not compile
-                print(f"  {name} {(rows, warps, columns, stages, registers)}: {str(failure)[:120]}", flush=True)
+                print(f"  {name} {config}: {str(failure)[:120]}", flush=True)
         setattr(gated_blocks, name, default)
-        print(f"\n{name}: {size / rate * 1e3:.3f} ms for its bytes; rows, warps, columns, stages, registers")
+        print(f"\n{name}: {size / rate * 1e3:.3f} ms for its bytes; rows, warps, columns, stages, registers, chunks")
         print(f"  {found[0][0]:.3f} ms  {found[0][1]} (the default){found[0][2]}")
-        for spent, config, note in sorted(found[1:])[:6]:
+        for spent, config, note in sorted(found[1:], key=lambda one: one[0]):
             print(f"  {spent:.3f} ms  {config}{note}", flush=True)
     print("\nmatrix products")
     for name, (run, flops) in block.products().items():

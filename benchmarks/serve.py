@@ -192,26 +192,32 @@ async def drive(
 ) -> dict[str, float]:
     """So many clients, each with its share of the requests."""
     firsts: list[float] = []
-    samples = 0
+    samples = failures = 0
 
     async def client(own: Sequence[tuple[UtteranceRequest, SpeakSettings]]) -> None:
-        nonlocal samples
+        nonlocal samples, failures
         for request in own:
             begin, first = time.perf_counter(), None
             job: SpeechJob = await scheduler.submit(*request)
             while (wave := await job.waves.get()) is not None:
-                assert not isinstance(wave, Exception), wave
+                if isinstance(wave, Exception):
+                    failures += 1
+                    break
                 first = first or time.perf_counter() - begin
                 samples += len(wave)
             scheduler.release(job)
-            firsts.append(first or 0.0)
+            if first is not None:
+                firsts.append(first)
 
     begin = time.perf_counter()
     await asyncio.gather(*(client(requests[number::clients]) for number in range(clients)))
-    return summarize(firsts, samples / scheduler.tts.sample_rate, time.perf_counter() - begin)
+    summary = summarize(firsts, samples / scheduler.tts.sample_rate, time.perf_counter() - begin)
+    return summary | ({"failures": failures} if failures else {})
 
 
 def summarize(firsts: list[float], audio: float, wall: float) -> dict[str, float]:
+    if not firsts:
+        return {"audio_per_second": 0.0}
     p95 = sorted(firsts)[min(len(firsts) - 1, round(0.95 * len(firsts)))]
     return {
         "audio_per_second": round(audio / wall, 3),
@@ -358,17 +364,20 @@ def main() -> None:
             report(kind, peers[kind])
         scheduler = Scheduler(tts, {"x": voice}, batch=max(options.clients), max_jobs=10_000)
         scheduler.start()
-        for clients in options.clients:
-            requests = build_requests(tts, options.seconds, clients * options.requests)
-            for _ in range(2):
-                asyncio.run(drive(requests[:clients], clients, scheduler))  # compiles, captures, reserves
-            together = asyncio.run(drive(requests, clients, scheduler))
-            ratios = {
-                kind: round(together["audio_per_second"] / one["audio_per_second"], 2) for kind, one in peers.items()
-            }
-            report(f"{clients} clients", {"together": together, "times": ratios})
-        found["errors"] = scheduler.metrics.format({}).count("internal_errors")
-        scheduler.stop()
+        try:
+            for clients in options.clients:
+                requests = build_requests(tts, options.seconds, clients * options.requests)
+                for _ in range(2):
+                    asyncio.run(drive(requests[:clients], clients, scheduler))  # compiles, captures, reserves
+                together = asyncio.run(drive(requests, clients, scheduler))
+                ratios = {
+                    kind: round(together["audio_per_second"] / one["audio_per_second"], 2)
+                    for kind, one in peers.items()
+                }
+                report(f"{clients} clients", {"together": together, "times": ratios})
+            found["errors"] = scheduler.metrics.format({}).count("internal_errors")
+        finally:  # a thread that still computes while Python ends would abort the process
+            scheduler.stop()
         compared = build_requests(tts, options.seconds, options.compare)
         report("codes", count_differences(tts, voice, compared, scheduler._batches, engines))
         if options.full:

@@ -46,6 +46,7 @@ from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference, 
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.s2mel import FlowPrompt, S2Mel, S2MelSize, count_target_frames, s2mel_shapes
 from voxgraft.models.indextts2.vocoder import BigVGAN, BigVGANSize, IndexTTS2Vocoder, bigvgan_shapes
+from voxgraft.nn import flow_ops
 from voxgraft.nn.layers import SolverGraphs
 from voxgraft.synthesis.command import stream_sentence
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest
@@ -285,7 +286,51 @@ def collect(
         for name, (median, first, peak, worked) in measure(acts, arguments.rounds, device).items():
             parts = arguments.batch if "at once" in name else 1
             found.append(Measured(family, name, median / parts, first, seconds, peak, worked / parts))
+        if arguments.profile:
+            for name, act in acts.items():
+                if name != "original":
+                    print_profile(f"{family}, {name}", act, device)
     return found
+
+
+# What a kernel's name contains, and the group it is counted in; the first that fits.
+KERNEL_GROUPS = {
+    "layout of convolutions": ("nchwtonhwc", "nhwctonchw", "tensortransform"),
+    "attention": ("flash", "fmha", "attention"),
+    "convolutions": ("conv", "implicit", "dgrad", "wgrad", "cudnn", "fprop"),
+    "matrix products": ("gemm", "cutlass", "nvjet", "splitk", "cublas"),
+    "our kernels": ("snake", "add_norm", "norm_mish", "swiglu", "rotate_kernel", "gate_kernel"),
+    "norms": ("norm", "welford"),
+    "copies, casts, padding": ("memcpy", "memset", "copy", "cat", "pad", "index", "gather", "scatter", "fill"),
+    "elementwise": ("elementwise",),
+}
+PROFILE_ROWS = 25
+
+
+def print_profile(what: str, act: Callable[[], object], device: torch.device) -> None:
+    """The kernels of one call that take most of its time, and all of them in groups."""
+    from torch.profiler import ProfilerActivity, profile
+
+    on_cuda = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if on_cuda else ProfilerActivity.CPU]) as profiler:
+        act()
+        wait(device)
+    kernels = [
+        (event.self_device_time_total if on_cuda else event.self_cpu_time_total, event.count, event.key)
+        for event in profiler.key_averages()
+    ]
+    kernels = sorted((one for one in kernels if one[0] > 0), reverse=True)
+    total, number = sum(time for time, _, _ in kernels), sum(count for _, count, _ in kernels)
+    print(f"{what}: {number:,} kernels, {total / 1e3:.1f} ms", flush=True)
+    groups: dict[str, list[float]] = {}
+    for microseconds, count, name in kernels:
+        fitting = (group for group, words in KERNEL_GROUPS.items() if any(word in name.lower() for word in words))
+        own = groups.setdefault(next(fitting, "other"), [0.0, 0.0])
+        own[0], own[1] = own[0] + microseconds, own[1] + count
+    for group, (microseconds, count) in sorted(groups.items(), key=lambda one: -one[1][0]):
+        print(f"  {group}: {microseconds / 1e3:.2f} ms, {count:,.0f}")
+    for microseconds, count, name in kernels[:PROFILE_ROWS]:
+        print(f"    {microseconds / 1e3:8.2f} ms {count:6,} x {microseconds / count:7.1f} us  {name[:110]}", flush=True)
 
 
 def original_s2mel(tensors: dict[str, Tensor], device: torch.device) -> Any:
@@ -462,11 +507,14 @@ def main() -> None:
         help="of the flows; the last is the one of batches and of the first sound",
     )
     parser.add_argument("--small", action="store_true", help="small models, to try the script")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of one more call of each")
+    parser.add_argument("--unfused", action="store_true", help="without the kernels of flow_ops")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if arguments.originals is not None:
         find_originals(arguments.originals.resolve())
     device = torch.device(arguments.device)
+    flow_ops.FUSE_FLOWS = not arguments.unfused
     torch.set_num_threads(arguments.threads)
     arguments.dtypes = [None if name == "float32" else getattr(torch, name) for name in arguments.dtypes]
     found: list[Measured] = []
@@ -495,6 +543,7 @@ def main() -> None:
 
         rows = attention.supports_row_lengths.cache_info()
         print(f"flash attention by row lengths: tried {rows.misses} times; snake kernels: {decode._snakes_work}")
+        print(f"kernels of flows: {flow_ops.FUSE_FLOWS and not flow_ops._failed}")
         half = arguments.dtypes[-1] or torch.float32
         print(f"row lengths are {attention.supports_row_lengths(torch.device('cuda', 0), half, 64)}")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()

@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Mapping
 from functools import cache
+from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from tests.support.shared import shared
 from tests.support.tokenizers import demo_texts
 from tools.random_bases import make_random_base
 from voxgraft.checkpoints.load import find_dangerous_globals, find_model_prefix, open_checkpoint, strip_model_prefix
+from voxgraft.cli import run_cli
 from voxgraft.config.commands import CheckSettings
-from voxgraft.config.run import VocabularySettings
-from voxgraft.core.errors import CheckpointError, FileError, VoxgraftError
-from voxgraft.graft.folder import load_base_tokenizer
+from voxgraft.config.run import DataSettings, VocabularySettings
+from voxgraft.core.errors import CheckpointError, FileError, TextError, VoxgraftError
+from voxgraft.core.run import RunFolder
+from voxgraft.graft.folder import load_base_tokenizer, load_graft
 from voxgraft.inspect.check import check
 from voxgraft.models import detect_family, get_family
 from voxgraft.models.base import BaseFiles
@@ -32,7 +35,8 @@ from voxgraft.models.speech_model import load_model
 from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.models.xtts.shapes import read_xtts_config
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.tokenizers import load_proof_corpus, parse_tokenizer, prove
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer, parse_tokenizer, prove
+from voxgraft.training.replay import SelfReplayBuilder
 
 XTTS = get_family("xtts")
 
@@ -330,3 +334,28 @@ def test_ids_of_the_recipe_that_counts_them_anew_are_refused() -> None:
     counted = parse_tokenizer(json.dumps(document).encode(), Path("counted.json"))
     findings = prove.check_tokenizer_structure(encoder.base, counted, None)
     assert "tokenizer-not-grown" in {item.code for item in findings}
+
+
+def test_sentences_that_the_program_cannot_read_are_left_out_of_self_made_replay(
+    base: BaseFiles, tmp_path: Path
+) -> None:
+    """Merged mode stopped at the first of them: the built-in Czech sentences have ordinals."""
+    run, texts = tmp_path / "run", resources.files("voxgraft") / "assets" / "demo" / "am.txt"
+    own = ["--base", str(base.folder), "--language", "am", "--texts", str(texts)]
+    assert run_cli(["new", str(run), *own, "--quiet"]) == 0
+    assert run_cli(["graft", str(run), "--tokenizer.pieces=20", "--quiet"]) == 0
+    graft, base_tokenizer = load_graft(run / "graft"), open_tokenizer(base.tokenizer)
+    encoder = TextEncoder.of(XTTS, base_tokenizer, graft.tokenizer, "am", graft.card.rules)
+    spec = XTTS.sequence_spec(base_tokenizer.size)
+    planned = SelfReplayBuilder(RunFolder(run), DataSettings(), base, graft, encoder, spec, seed=0).plan(10_000)
+    unread = set()
+    for language, text in load_proof_corpus():
+        if language == "cs":
+            try:
+                encoder.encode(text, language)
+            except TextError:
+                unread.add(text)
+    spoken = {utterance.text for utterance in planned if utterance.language == "cs"}
+    assert unread
+    assert spoken
+    assert not unread & spoken

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.block_kernels import CANDIDATES
 from tests.support.families import PUBLISHED
 from tests.support.gated_bodies import BODIES, LENGTHS, WIDTH, GatedBody, make_body, make_logits, run_body
 from tests.support.trainers import OPTIONS, Place, StopAt, loop_of, resumed
@@ -172,6 +173,14 @@ def test_the_kernels_compute_what_plain_torch_does(
     expected = exact if dtype == torch.float32 else run_body(make_body(name, dtype), fused=False)
     tolerance = 2e-6 if dtype == torch.float32 else 3e-3
     assert {key: error for key in found if (error := relative_error(found[key], expected[key])) > tolerance} == {}
+
+
+def test_every_configuration_that_the_benchmark_tries_computes_the_same(
+    interpreted: dict[Any, dict[str, Tensor]],
+) -> None:
+    errors = interpreted["errors"]
+    assert {name.split()[2].rstrip(":") for name in errors} == set(CANDIDATES)
+    assert {name: float(error) for name, error in errors.items() if not error < 1e-5} == {}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -27,6 +27,7 @@ from tests.test_s3gen_stages import (
 from voxgraft.audio.features import _sinc_kernel
 from voxgraft.models.campplus import kaldi_fbank
 from voxgraft.models.chatterbox.hift import VOICED_HZ
+from voxgraft.nn.attention import build_key_mask
 
 CORNER_LIMIT = 5e-4
 UNET = "flow.decoder.estimator."
@@ -56,7 +57,8 @@ def is_transposed(name: str) -> bool:
 def watched(model: nn.Module, names: list[str]) -> Iterator[dict[str, Tensor]]:
     seen: dict[str, Tensor] = {}
 
-    def keep(name: str, _module: nn.Module, _given: Any, found: Tensor) -> None:
+    def keep(name: str, _module: nn.Module, _given: Any, found: Tensor | tuple[Tensor, Tensor]) -> None:
+        found = found if isinstance(found, Tensor) else found[0] + found[1]  # a block and what is still to be added
         seen[name] = found.transpose(-1, -2) if is_transposed(name) and found.dim() > 2 else found
 
     hooks = [model.get_submodule(name).register_forward_hook(partial(keep, name)) for name in names]
@@ -80,7 +82,7 @@ def run_parts(kind: str, *, meanflow: bool) -> dict[str, Callable[[], object]]:
         x, mean, prompt, speaker = estimator_inputs()
         given = torch.cat([mean, speaker[:, None].expand(-1, FRAMES, -1), prompt], dim=-1)
         tau = unet.embed_times(torch.tensor([0.3, 0.7]), torch.tensor([0.8, 1.0]) if meanflow else None)
-        return unet(x, given, tau, torch.arange(FRAMES) < torch.tensor([37, 29])[:, None])
+        return unet(x, given, tau, build_key_mask(torch.arange(FRAMES) < torch.tensor([37, 29])[:, None]))
 
     def decode() -> object:
         mel = s3gen.floats("hift.mel", (1, 80, HIFT_FRAMES), 2.0)

@@ -15,6 +15,7 @@ from tests.support.shared import difference, formula
 from voxgraft.audio.features import hifigan_mel, mel_filters, resample_sinc
 from voxgraft.models.chatterbox.flow import CodeToMel, FlowSize, step_times
 from voxgraft.models.chatterbox.hift import HarmonicSource, HiFT, HiftSize, fold_weight_norm, published_shapes
+from voxgraft.nn.attention import build_key_mask
 
 SMALL_FLOW = FlowSize(1, 64, width=64, inner=32, head_width=16, transformers=1, mid_blocks=2)
 FLOWS = {"small": SMALL_FLOW, "full": FlowSize()}
@@ -114,7 +115,7 @@ def test_the_velocity_is_the_originals(kind: str, meanflow: bool) -> None:
     x, mean, prompt, speaker = estimator_inputs()
     given = torch.cat([mean, speaker[:, None].expand(-1, FRAMES, -1), prompt], dim=-1)
     tau = unet.embed_times(torch.tensor([0.3, 0.7]), torch.tensor([0.8, 1.0]) if meanflow else None)
-    found = unet(x, given, tau, torch.arange(FRAMES) < torch.tensor([37, 29])[:, None])
+    found = unet(x, given, tau, build_key_mask(torch.arange(FRAMES) < torch.tensor([37, 29])[:, None]))
     name = f"{kind}{'.meanflow' if meanflow else ''}.estimator"
     assert difference(found.transpose(1, 2), s3gen.golden()[name]) < ESTIMATOR_LIMIT
 

@@ -9,6 +9,8 @@ import json
 import shutil
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +33,10 @@ from voxgraft.audio.files import AUDIO_TYPES, AudioEncoder
 from voxgraft.config.commands import ServeSettings
 from voxgraft.core.web import App
 from voxgraft.models import get_family
+from voxgraft.nn.layers import CAPTURE_LOCK
 from voxgraft.server.command import collect_voices, resolve_key, serve
 from voxgraft.server.scheduler import Scheduler, SpeechJob
+from voxgraft.synthesis import batching
 from voxgraft.synthesis.api import TTS
 from voxgraft.synthesis.engine import open_base_model
 from voxgraft.synthesis.inputs import UtteranceRequest
@@ -351,6 +355,50 @@ def test_an_error_of_the_decoder_fails_all_requests_and_the_next_one_is_served(t
         scheduler.stop()
         for answer in (asked(app, "/health"), asked(app, SPEECH, speech("a cup"))):
             assert (answer.status, answer.error["code"]) == (503, "not_running")
+
+
+def test_decode_graphs_are_captured_while_no_sound_is_made_and_one_that_fails_ends_nothing(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand-ins for graphs, as there is no CUDA here; threads, requests and the lock are the server's own."""
+    sounding, captures, beside = set[int](), list[int](), list[int]()
+
+    class Steps:
+        def __init__(self, function: Any) -> None:
+            self.replay = function
+
+    def capture(function: Any, pool: Any = None) -> tuple[Any, None]:
+        with CAPTURE_LOCK.capture():
+            beside.append(len(sounding))
+            time.sleep(0.02)
+            beside.append(len(sounding))
+            captures.append(1)
+            if len(captures) == 4:
+                raise RuntimeError("operation not permitted when stream is capturing")
+        return Steps(function), None
+
+    render = Scheduler._render
+
+    def watched(self: Scheduler, work: Any) -> None:
+        sounding.add(threading.get_ident())
+        render(self, work)
+        sounding.discard(threading.get_ident())
+
+    monkeypatch.setattr(batching, "capture_graph", capture)
+    monkeypatch.setattr(Scheduler, "_render", watched)
+    with open_app(tts, language="en") as (app, scheduler):
+        for batch in scheduler._batches.values():
+            batch._captures = True
+        body = speech("Take it! A cup! No, thank you.")
+
+        async def ask_all() -> list[Answer]:
+            return await asyncio.gather(*(ask(app, SPEECH, body) for _ in range(6)))
+
+        answers = [answer for _ in range(4) for answer in asyncio.run(ask_all())]
+        assert {answer.status for answer in answers} == {200}
+        assert "internal_errors_total" not in scheduler.metrics.format({})
+    assert len(captures) == 4
+    assert set(beside) == {0}
 
 
 def test_an_error_of_planning_is_counted_and_answered_without_its_text(

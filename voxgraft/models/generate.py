@@ -420,7 +420,6 @@ class DecodeGraph:
         # A first step outside the graph compiles kernels and initializes libraries, which a capture must not do.
         state.begin(model.spec)
         self._once(model)
-        torch.cuda.synchronize()
         self._graph, _ = capture_graph(lambda: self._run_steps(model))
 
     def set(self, sampling: SamplingParams) -> None:

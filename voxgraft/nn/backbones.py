@@ -34,7 +34,8 @@ class Backbone(nn.Module, ABC):
     gradient_checkpointing: bool = False
     """Whether activations are computed a second time in the backward pass instead of kept."""
     fused_gated: bool = False
-    """Whether gated training runs all blocks as one function (`nn/gated_blocks.py`). Off: not measured on a GPU yet."""
+    """Whether gated training runs all blocks as one function (`nn/gated_blocks.py`). Off: its kernels changed
+    after they were measured on a GPU (docs/log.md, 2026-11-19)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -256,32 +256,33 @@ def activation_gradient_kernel(
     gate_up = _load_up(up_at, columns, R)  # [BLOCK, R]
     if GATED:
         up_up = _load_up(up_at, M + columns, R)
-    d_down, d_gate_up = tl.zeros([R, BLOCK], tl.float32), tl.zeros([BLOCK, R], tl.float32)
+    d_down, d_gate_up = tl.zeros([BLOCK, R], tl.float32), tl.zeros([BLOCK, R], tl.float32)
     d_up_up = tl.zeros([BLOCK, R], tl.float32)
     end = tl.minimum(chunk * per_chunk + per_chunk, T)
     for at in tl.range(chunk * per_chunk, end, ROWS, num_stages=STAGES):
         rows = at + tl.arange(0, ROWS)
         narrow = _load(joint_at, joint_row, rows, inner + rank, T)
         gate = _load_adapted(joint_at, joint_row, rows, columns, T, bias_at, narrow, gate_up, BIAS)
-        d_narrow = _load(d_narrow_at, R, rows, rank, T)
-        d_out = tl.dot(d_narrow, down, _load(d_out_at, M, rows, columns, T).to(tl.float32))
         share, slope = _gate_of(gate, not GATED)
         value = gate * share
-        d_gate = d_out * (share + value * (1.0 - share) * slope)
-        if GATED:
+        d_gate = share + value * (1.0 - share) * slope
+        d_narrow = _load(d_narrow_at, R, rows, rank, T)
+        d_out = tl.dot(d_narrow, down, _load(d_out_at, M, rows, columns, T).to(tl.float32))
+        d_gate *= d_out
+        if GATED:  # what is done with `d_out` is done before the other half is read: fewer values are alive at once
             narrow_up = _load(joint_at, joint_row, rows, inner + R + rank, T)
-            up = _load_adapted(joint_at, joint_row, rows, M + columns, T, bias_at, narrow_up, up_up, BIAS)
             d_up = (d_out * value).to(d_joint_at.dtype.element_ty)
             _store(d_joint_at, joint_row, rows, M + columns, T, d_up)
             d_up_up = tl.dot(tl.trans(d_up), narrow_up, d_up_up)
+            up = _load_adapted(joint_at, joint_row, rows, M + columns, T, bias_at, narrow_up, up_up, BIAS)
             d_gate *= up
             value *= up
         d_gate = d_gate.to(d_joint_at.dtype.element_ty)
         _store(d_joint_at, joint_row, rows, columns, T, d_gate)
         d_gate_up = tl.dot(tl.trans(d_gate), narrow, d_gate_up)
         # Rows past the end have no gradient of `narrow`, so they add nothing here either.
-        d_down = tl.dot(tl.trans(d_narrow), value.to(d_narrow.dtype), d_down)
-    tl.store(d_down_at + (chunk * R + rank)[:, None] * M + columns[None, :], d_down)
+        d_down = tl.dot(tl.trans(value.to(d_narrow.dtype)), d_narrow, d_down)
+    tl.store(d_down_at + (chunk * R + rank)[None, :] * M + columns[:, None], d_down)
     target = d_up_at + (chunk * inner + columns)[:, None] * R + rank[None, :]
     tl.store(target, d_gate_up)
     if GATED:

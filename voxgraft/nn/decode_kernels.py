@@ -1,7 +1,7 @@
-"""Triton kernels for decoding: a backbone's layers for few rows, attention over a cache, sampling; vocoders' snakes.
+"""Triton kernels for decoding: a backbone's layers for few rows, attention over a cache, sampling; and for vocoders.
 
 Written for bandwidth: every weight is read once, straight into registers, by the program that needs it. Imported only
-where Triton is, by `nn/decode.py`, which chooses the sizes; the kernels check nothing.
+where Triton is, by `nn/decode.py` and `nn/flow_ops.py`, which choose the sizes; the kernels check nothing.
 
 With programmatic dependent launch (`EARLY`, Hopper and later) a kernel starts while the one before it still runs, loads
 its weights, and then waits. It lets the next kernel start only after its own wait. So code before the wait may read
@@ -458,3 +458,92 @@ def smoothed_snake_kernel(
         y = tl.where(place < 0, first, tl.where(place > 2 * T - 1, last, y))
         z += y * tl.load(taps_at + tap)
     tl.store(out_at + row.to(tl.int64) * T + t, z, mask=t < T)
+
+
+# ---- between the matrix products of flows; all compute in float32 ----------------------------------------------------
+
+
+@triton.jit
+def add_norm_kernel(
+    x_at, delta_at, scale_at, shift_at, total_at, out_at, W, eps,
+    HAS_DELTA: tl.constexpr, CENTRED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """total = x + delta; out = its norm, scaled and shifted. One row [W] a program. CENTRED: layer norm, else RMS."""
+    column = tl.arange(0, BLOCK)
+    inside = column < W
+    place = tl.program_id(0).to(tl.int64) * W + column
+    x = tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
+    if HAS_DELTA:
+        x += tl.load(delta_at + place, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total_at + place, x, mask=inside)
+    y = _norm(x, inside, W, eps, CENTRED)
+    scale = tl.load(scale_at + column, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.load(shift_at + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_at + place, y * scale + shift, mask=inside)
+
+
+@triton.jit
+def _norm(x, inside, W, eps, CENTRED: tl.constexpr):
+    if CENTRED:
+        x = tl.where(inside, x - tl.sum(x, 0) / W, 0.0)
+    return x / tl.sqrt(tl.sum(x * x, 0) / W + eps)
+
+
+@triton.jit
+def norm_mish_kernel(
+    x_at, scale_at, shift_at, added_at, out_at, W, added_row, eps, BLOCK: tl.constexpr
+):  # fmt: skip
+    """mish(layer norm of x) + added, whose rows are `added_row` apart: W for one of each row, 0 for one of all."""
+    column = tl.arange(0, BLOCK)
+    inside = column < W
+    row = tl.program_id(0).to(tl.int64)
+    x = tl.load(x_at + row * W + column, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(scale_at + column, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.load(shift_at + column, mask=inside, other=0.0).to(tl.float32)
+    y = _norm(x, inside, W, eps, True) * scale + shift
+    # tanh(log(1 + e^y)) is n / (n + 2) with n = e^y (e^y + 2); beyond 20 it is 1.
+    power = tl.exp(tl.minimum(y, 20.0))
+    n = power * (power + 2.0)
+    added = tl.load(added_at + row * added_row + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_at + row * W + column, y * (n / (n + 2.0)) + added, mask=inside)
+
+
+@triton.jit
+def swiglu_kernel(x_at, out_at, total, M, BLOCK: tl.constexpr):
+    """SiLU(first half) * second half. [N, 2 M] -> [N, M], laid flat"""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < total
+    gate_at = x_at + place // M * (2 * M) + place % M
+    gate = tl.load(gate_at, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(gate_at + M, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_at + place, gate * tl.sigmoid(gate) * value, mask=inside)
+
+
+@triton.jit
+def rotate_kernel(qkv_at, cosines_at, sines_at, T, H, total, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """Queries and keys of [R T, 3, H, 2 HALF] turned in place, each pair of columns by [T, HALF]; `total` pairs."""
+    pair = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = pair < total
+    row = pair // (2 * H * HALF)
+    place = row * (6 * H * HALF) + pair % (2 * H * HALF) * 2
+    angle = row % T * HALF + pair % HALF
+    cosine = tl.load(cosines_at + angle, mask=inside, other=0.0)
+    sine = tl.load(sines_at + angle, mask=inside, other=0.0)
+    even = tl.load(qkv_at + place, mask=inside, other=0.0).to(tl.float32)
+    odd = tl.load(qkv_at + place + 1, mask=inside, other=0.0).to(tl.float32)
+    tl.store(qkv_at + place, even * cosine - odd * sine, mask=inside)
+    tl.store(qkv_at + place + 1, even * sine + odd * cosine, mask=inside)
+
+
+@triton.jit
+def gate_kernel(x_at, added_at, out_at, total, C, T, BLOCK: tl.constexpr):
+    """tanh(first half + its own of added) * sigmoid(second half + its own). [R, 2 C, T], [2 C] -> [R, C, T], flat"""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < total
+    channel = place // T % C
+    first_at = x_at + place + place // (C * T) * (C * T)
+    first = tl.load(first_at, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(first_at + C * T, mask=inside, other=0.0).to(tl.float32)
+    first += tl.load(added_at + channel, mask=inside, other=0.0).to(tl.float32)
+    second += tl.load(added_at + C + channel, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_at + place, (2.0 * tl.sigmoid(2.0 * first) - 1.0) * tl.sigmoid(second), mask=inside)

@@ -32,8 +32,6 @@ from voxgraft.nn.attention import (
 # Ranks that the kernels' small products take, and what widths must be multiples of.
 RANKS = (16, 32, 64)
 WIDTH_UNIT = 64
-# Positions are cut into this many chunks where a weight gradient is summed over them.
-NUM_CHUNKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +304,7 @@ def _heads(body: _Body, joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
-    """How a kernel cuts its work. Not measured yet: chosen so that the compiler for Hopper spills no register."""
+    """How a kernel cuts its work."""
 
     rows: int
     """Positions of one program, or that it works on at a time."""
@@ -317,15 +315,18 @@ class KernelConfig:
     """Loads in flight at once."""
     registers: int | None = None
     """Maximum registers of a thread; None leaves it to the compiler."""
+    chunks: int = 16
+    """Into how many chunks positions are cut where a weight gradient is summed over them."""
 
 
-ADD_NORM = KernelConfig(rows=32, warps=4)
+# The fastest of `benchmarks/block_kernels.py` on an H200 (docs/log.md, 2026-11-19), but for the last: that kernel has
+# changed since, and is compiled to at most 255 registers without a spill.
+ADD_NORM = KernelConfig(rows=32, warps=4, block=128)
 NORM_GRADIENT = KernelConfig(rows=4, warps=8)  # whole rows at a time
 FINISH_HEADS = KernelConfig(rows=64, warps=4)  # one head
-HEADS_GRADIENT = KernelConfig(rows=64, warps=8)  # one head
-ACTIVATE = KernelConfig(rows=32, warps=4, stages=3)
-# 128 registers let two programs of 8 warps share a multiprocessor.
-ACTIVATION_GRADIENT = KernelConfig(rows=32, warps=8, stages=3, registers=128)
+HEADS_GRADIENT = KernelConfig(rows=64, warps=4, stages=3)  # one head
+ACTIVATE = KernelConfig(rows=64, warps=4, stages=3)
+ACTIVATION_GRADIENT = KernelConfig(rows=64, warps=4, stages=3)
 
 
 def uses_kernels(x: Tensor) -> bool:
@@ -373,11 +374,12 @@ def _launch_add_norm(
     rows, rank = ADD_NORM.rows, 16 if group is None else group.up.shape[1]
     bias = None if group is None else group.bias
     weight, norm_bias = _norm_weights(norm)
+    block = WIDTH_UNIT if width % ADD_NORM.block else ADD_NORM.block
     _launch(
         "add_norm_kernel", (-(-num // rows),), ADD_NORM,
         x, delta, narrow, None if group is None else group.up, bias, weight, norm_bias, total, out, stats,
         x.stride(0), 0 if delta is None else delta.stride(0), 0 if narrow is None else narrow.stride(0), num,
-        _eps(norm), width, rank, delta is not None, bias is not None, _is_layer_norm(norm), rows, ADD_NORM.block,
+        _eps(norm), width, rank, delta is not None, bias is not None, _is_layer_norm(norm), rows, block,
     )  # fmt: skip
     return total, out, stats
 
@@ -436,11 +438,11 @@ def _heads_gradient(
     num, num_layers, head = len(joint), len(group.weights), body.head_width
     cos, sin = body.rotation if body.rotation is not None else (None, None)
     if uses_kernels(joint):
-        rows = HEADS_GRADIENT.rows
-        parts = joint.new_empty(NUM_CHUNKS, *group.up.shape, dtype=torch.float32)
+        rows, chunks = HEADS_GRADIENT.rows, HEADS_GRADIENT.chunks
+        parts = joint.new_empty(chunks, *group.up.shape, dtype=torch.float32)
         _launch(
-            "heads_gradient_kernel", (3 * body.num_heads, NUM_CHUNKS), HEADS_GRADIENT,
-            *d_heads, joint, cos, sin, d_joint, parts, joint.stride(0), num, _per_chunk(num, rows),
+            "heads_gradient_kernel", (3 * body.num_heads, chunks), HEADS_GRADIENT,
+            *d_heads, joint, cos, sin, d_joint, parts, joint.stride(0), num, _per_chunk(num, HEADS_GRADIENT),
             group.num_outputs // 3, group.num_outputs // num_layers, head, group.up.shape[1], cos is not None, rows,
         )  # fmt: skip
         return d_joint, parts.sum(0)
@@ -480,12 +482,12 @@ def _activation_gradient(
     d_inner = torch.empty_like(inner)
     if uses_kernels(inner):
         config, width = ACTIVATION_GRADIENT, down.shape[1]
-        d_down = inner.new_empty(NUM_CHUNKS, *down.shape, dtype=torch.float32)
-        d_up = inner.new_empty(NUM_CHUNKS, *group.up.shape, dtype=torch.float32)
+        d_down = inner.new_empty(config.chunks, *down.shape, dtype=torch.float32)
+        d_up = inner.new_empty(config.chunks, *group.up.shape, dtype=torch.float32)
         _launch(
-            "activation_gradient_kernel", (width // config.block, NUM_CHUNKS), config,
+            "activation_gradient_kernel", (width // config.block, config.chunks), config,
             inner, group.up, group.bias, down, d_values, d_narrow, d_inner, d_down, d_up, inner.stride(0), num,
-            _per_chunk(num, config.rows), width, rank, gated, group.bias is not None, config.rows, config.block,
+            _per_chunk(num, config), width, rank, gated, group.bias is not None, config.rows, config.block,
             config.stages,
         )  # fmt: skip
         return d_inner, d_down.sum(0), d_up.sum(0)
@@ -498,8 +500,9 @@ def _activation_gradient(
     return d_inner, d_narrow.T @ values.detach(), _up_gradient(gradient.flatten(1), narrow, len(group.weights))
 
 
-def _per_chunk(num_positions: int, rows: int) -> int:
-    return -(-num_positions // (NUM_CHUNKS * rows)) * rows
+def _per_chunk(num_positions: int, config: KernelConfig) -> int:
+    """A multiple of the rows that a program works on: a chunk that ended within them would count the next one's too."""
+    return -(-num_positions // (config.chunks * config.rows)) * config.rows
 
 
 def _inner_values(inner: Tensor, group: _Group) -> Tensor:

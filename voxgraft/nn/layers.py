@@ -7,7 +7,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -103,8 +103,8 @@ def cross_entropy_sum(
     return sum_in_chunks(chunk_sum, (hidden, targets), chunk)
 
 
-# One kernel reads half-precision logits as they are; torch makes float32 copies of them. Off: not measured on a
-# GPU yet.
+# One kernel reads half-precision logits as they are; torch makes float32 copies of them. Off: measured on a
+# GPU only together with the fused gated blocks (docs/log.md, 2026-11-19).
 FUSED_CROSS_ENTROPY = False
 CROSS_ENTROPY_BLOCK = 1024
 
@@ -191,26 +191,94 @@ def iter_modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 # ---- CUDA graphs -----------------------------------------------------------------------------------------------------
 
-# Captures of one process take turns: torch has one stream for them, and the memory of an old graph must not be freed
-# while a new one is being captured.
-_capturing = threading.Lock()
+
+class CaptureLock:
+    """Threads work on a device side by side; one that captures a graph waits until all others pause.
+
+    In every capture mode, a call of another thread that waits for the whole device fails and ends the capture.
+    Libraries make such calls when they are first used, and the allocator when memory runs out. Captures of one process
+    take turns: torch has one stream for them, and the memory of an old graph must not be freed while a new one is
+    captured.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._working: set[int] = set()
+        self._num_waiting = 0
+        self._is_capturing = False
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Around what a thread does on the device where another thread may capture. Not inside of itself."""
+        own = threading.get_ident()
+        with self._changed:
+            # A capture that waits comes first: else two busy threads would keep a third from ever capturing.
+            self._changed.wait_for(lambda: not self._is_capturing and not self._num_waiting)
+            self._working.add(own)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._working.discard(own)
+                self._changed.notify_all()
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Alone on the device. A thread that works gives up its turn while it waits, so that two cannot block."""
+        own = threading.get_ident()
+        with self._changed:
+            was_working = own in self._working
+            self._working.discard(own)
+            self._num_waiting += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: not self._is_capturing and not self._working)
+            finally:
+                self._num_waiting -= 1
+            self._is_capturing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_capturing = False
+                if was_working:
+                    self._working.add(own)
+                self._changed.notify_all()
+
+
+CAPTURE_LOCK = CaptureLock()
 Captured = TypeVar("Captured")
+# torch's allocators ask a graph for its stream until its capture ends, which a failed one never does: these must live.
+_failed_graphs: list[torch.cuda.CUDAGraph] = []
 
 
 def capture_graph(function: Callable[[], Captured], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Captured]:
-    """`function()` as a CUDA graph, and what it returned, to which every replay writes. It must have run before."""
+    """`function()` as a CUDA graph, and what it returned, to which every replay writes. It must have run before.
+
+    After an error the thread and its stream are as before, so that the caller can compute without a graph.
+    """
     graph = torch.cuda.CUDAGraph()
     # Autocast frees its rounded weights when its block ends, and the graph would still read them: no cache here.
     cached = torch.is_autocast_cache_enabled()
-    with _capturing:
+    pool = torch.cuda.graph_pool_handle() if pool is None else pool
+    with CAPTURE_LOCK.capture():
         collected = gc.isenabled()
         gc.disable()
         torch.clear_autocast_cache()
         torch.set_autocast_cache_enabled(False)
+        stream = torch.cuda.current_stream()
         try:
             # thread_local: CUDA calls of other threads, such as copies of the next batch, do not end the capture.
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 output = function()
+        except BaseException:
+            # torch leaves the thread on the stream of captures, and its allocator in the capture.
+            torch.cuda.set_stream(stream)
+            _failed_graphs.append(graph)
+            with suppress(RuntimeError):  # it had ended
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+                torch._C._cuda_releasePool(torch.cuda.current_device(), pool)
+            raise
         finally:
             torch.set_autocast_cache_enabled(cached)
             if collected:
@@ -280,13 +348,16 @@ class _CapturedSolver:
 
 
 class SolverGraphs:
-    """The captured solvers of one model, by the shapes of what they are given."""
+    """The captured solvers of one model, by the shapes of what they are given.
 
-    def __init__(self) -> None:
+    With `beside`, they share the memory of another model's: only if no two threads use the two.
+    """
+
+    def __init__(self, beside: SolverGraphs | None = None) -> None:
         self._graphs: dict[Hashable, _CapturedSolver] = {}
         self._seen: set[Hashable] = set()
         self._rounded: tuple[Hashable, nn.Module] | None = None
-        self._pool: Any = None
+        self._pools: list[Any] = [] if beside is None else beside._pools  # one, once there are graphs
         self.refusal = ""
         """Why nothing is captured any more; empty while graphs are used."""
         self.num_replays = 0
@@ -334,7 +405,6 @@ class SolverGraphs:
             self.refusal = str(failure).partition("\n")[0]
         if self.refusal:
             self._graphs.clear()
-            self._pool = None
             warnings.warn(f"CUDA graphs of a solver are off: {self.refusal}", RuntimeWarning, stacklevel=2)
             return found
         while len(self._graphs) >= MAX_GRAPHS:
@@ -345,12 +415,17 @@ class SolverGraphs:
     def _capture(self, solve: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> _CapturedSolver:
         with torch.inference_mode(False):  # else they could not be written to outside of it
             own = tuple(one.clone() for one in inputs)
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
+        if not self._pools:
+            self._pools.append(torch.cuda.graph_pool_handle())
+        before = 0
+
+        def measured() -> Tensor:
+            # Here and not before: only now has the cache been emptied, while no other thread works.
+            nonlocal before
+            before = torch.cuda.memory_reserved()
+            return solve(*own)
+
         # One pool for all of them: replays run one after another, and each output is copied before the next.
-        graph, output = capture_graph(lambda: solve(*own), self._pool)
+        graph, output = capture_graph(measured, self._pools[0])
         self.num_bytes += torch.cuda.memory_reserved() - before
         return _CapturedSolver(graph, own, output)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.core.errors import VoxgraftError
+from voxgraft.nn.layers import CAPTURE_LOCK
 from voxgraft.synthesis.api import TTS
 from voxgraft.synthesis.batching import DecodeBatch, DecodeRow
 from voxgraft.synthesis.command import SpokenChunk, SpokenUtterance, build_request, plan_utterance, render_pieces
@@ -212,9 +213,10 @@ class Scheduler:
         if job.cancelled:
             return
         models, vocoder = self.tts.models, self.tts.vocoder
-        voices = VoiceLoader(models, job.settings, {None: self.voices[job.utterance.voice or ""]}, vocoder)
-        plan = plan_utterance(models, voices, replace(job.utterance, voice=None), job.settings, vocoder)
-        job.condition, job.plan = voices.condition(plan.voice), plan
+        with CAPTURE_LOCK.work():  # a voice's recording is encoded on the device
+            voices = VoiceLoader(models, job.settings, {None: self.voices[job.utterance.voice or ""]}, vocoder)
+            plan = plan_utterance(models, voices, replace(job.utterance, voice=None), job.settings, vocoder)
+            job.condition, job.plan = voices.condition(plan.voice), plan
 
     def _build_batches(self) -> None:
         """One batch for all models with the same backbone, for those that have none."""
@@ -237,7 +239,8 @@ class Scheduler:
                     self._spoken.put(None)
                     return
             try:
-                self._advance()
+                with CAPTURE_LOCK.work():
+                    self._advance()
             except Exception as error:  # a bug outside of a batch: all requests fail, and the thread remains
                 self.report(error)
                 with self._wake:
@@ -334,7 +337,8 @@ class Scheduler:
             while groups:
                 work = [one for one in groups.pop() if not one[0].cancelled]
                 try:
-                    self._render(work)
+                    with CAPTURE_LOCK.work():
+                        self._render(work)
                 except Exception as error:
                     self.report(error)
                     if len(work) == 1:

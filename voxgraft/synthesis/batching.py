@@ -11,6 +11,7 @@ Shapes: N streams, V speech rows. With guidance stream s has the cache rows 2 s 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -98,6 +99,7 @@ class DecodeBatch:
         self._max_codes = round_up(self.model.spec.max_codes, CODES_PER_CHECK)
         self.rows: list[DecodeRow] = []
         self._graphs: dict[tuple[int, int, bool], torch.cuda.CUDAGraph | None] = {}
+        self._captures = self.model.device.type == "cuda"
         self._packed, self._row_adapters = self._pack((gated or systems)[0])
         self._fused_steps: dict[tuple[int, bool], FusedDecodeStep] = {}
         self._state, self._adapters, self._noise = self._allocate(self._pad_streams(1), CACHE_LENGTH_STEP)
@@ -278,17 +280,25 @@ class DecodeBatch:
         Where no row is open, adapters are not computed: their rows would be dropped.
         """
         device, key = self.model.device.type, (num_streams, length, is_open)
-        if device != "cuda" or key not in self._graphs:
+        if not self._captures or key not in self._graphs:
             # The CPU's flash attention divides its work by the number of rows, and with it the order of its sums.
             with sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext():
                 self._run_steps(num_streams, length, is_open=is_open)
-            self._graphs |= {key: None} if device == "cuda" else {}
+            self._graphs |= {key: None} if self._captures else {}
             return
         graph = self._graphs[key]
         if graph is None:
             while len(self._graphs) > MAX_BLOCK_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            graph, _ = capture_graph(lambda: self._run_steps(num_streams, length, is_open=is_open))
+            try:
+                graph, _ = capture_graph(lambda: self._run_steps(num_streams, length, is_open=is_open))
+            except RuntimeError as failure:  # no memory for it: a capture computes nothing, so the steps still can run
+                reason = str(failure).partition("\n")[0]
+                warnings.warn(f"CUDA graphs of a decode batch are off: {reason}", RuntimeWarning, stacklevel=2)
+                self._captures = False
+                self._graphs.clear()
+                self._run_steps(num_streams, length, is_open=is_open)
+                return
             self._graphs[key] = graph
         graph.replay()
 

@@ -39,7 +39,7 @@ from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_star
 TaggedTextPreprocessor = Callable[[str, str | None], str]
 
 # A sentence that the original program cannot read has no ids that could change.
-_UNREAD_CODES = ("text-unread", "package-missing")
+UNREAD_CODES = ("text-unread", "package-missing")
 
 
 @dataclass(slots=True)
@@ -275,7 +275,7 @@ def _compare_tokenizers(
             try:
                 prepared = front(text, language)
             except VoxgraftError as error:
-                if error.finding.code not in _UNREAD_CODES:
+                if error.finding.code not in UNREAD_CODES:
                     raise
                 counts.unread += 1
                 overall.unread += 1

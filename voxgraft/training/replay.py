@@ -33,6 +33,7 @@ from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, draw_se
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import load_proof_corpus, read_user_corpus
+from voxgraft.tokenizers.prove import UNREAD_CODES
 from voxgraft.training.distributed import is_main_process
 
 # One utterance in so many is held out.
@@ -208,7 +209,16 @@ class SelfReplayBuilder:
         def is_plain(ids: Sequence[int]) -> bool:
             return 0 < len(ids) <= spec.max_text and forbidden_ids.isdisjoint(ids)
 
-        utterances = plan_replay(self._sentences(), self.text_encoder.encode, is_plain, count, self.seed)
+        def encode(text: str, language: str) -> Sequence[int]:
+            """No ids for a sentence that the base's own program cannot read, such as digits in XTTS's Hindi."""
+            try:
+                return self.text_encoder.encode(text, language)
+            except VoxgraftError as error:
+                if error.finding.code not in UNREAD_CODES:
+                    raise
+                return ()
+
+        utterances = plan_replay(self._sentences(), encode, is_plain, count, self.seed)
         if not any(not utterance.held_out for utterance in utterances):
             where = ", ".join(map(str, self.data.replay_texts))
             raise TextError("replay-texts-empty", "no sentence that the base can encode", where=where)

@@ -22,7 +22,7 @@ from voxgraft.core.results import format_duration
 from voxgraft.core.run import History, RunFolder
 from voxgraft.pipeline.stages import PIPELINE_STAGES, STAGE_SKIPPED, STAGE_STARTING
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
-from voxgraft.ui.html import action_button
+from voxgraft.ui.html import PAGE_TARGETS, action_button
 from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
 
 # A new project of a terminal is found after so long; those that the page itself makes are open, and so known at once.
@@ -150,7 +150,9 @@ def job_progress(project: Path, job: UiJob) -> JobProgress:
         if not stage:
             return JobProgress("creating the demo recordings" if first else "starting")
         return JobProgress(f"{stage} (stage {names.index(stage) + 1} of {len(names)})", names.index(stage) / len(names))
-    return JobProgress(job.verb)
+    # By the button that has started it: jobs of one command are told apart by names that nobody typed.
+    target = PAGE_TARGETS.get((job.verb, ""))
+    return JobProgress(target.label if target is not None else job.verb)
 
 
 def jobs_bar_html(roots: Roots, running: RunningJobs, project: str) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from voxgraft.models.chatterbox.family import NUM_SPEECH_CODES
 from voxgraft.nn.attention import KeyMask, attend_frames, build_key_mask
+from voxgraft.nn.flow_ops import add_norm, norm_mish
 from voxgraft.nn.layers import FusableModule, SolverGraphs, pad_frames, round_like
 
 NUM_MELS = 80
@@ -69,9 +70,9 @@ class CodeToMel(nn.Module):
         self.spk_embed_affine_layer = nn.Linear(SPEAKER_WIDTH, NUM_MELS)
         self.encoder = UpsampleConformer(size)
         self.encoder_proj = nn.Linear(ENCODER_WIDTH, NUM_MELS)
-        self.decoder = FlowDecoder(size)
         self.graphs = SolverGraphs()
         """Of the encoder."""
+        self.decoder = FlowDecoder(size, self.graphs)
 
     def encode(self, codes: Tensor, mask: Tensor | None = None) -> Tensor:
         """The flow's mean. Prompt and utterance in a row, [B, N], and where they are, [B, N] -> [B, 2 N, 80]"""
@@ -296,11 +297,11 @@ class RelativeAttention(nn.Module):
 class FlowDecoder(nn.Module):
     """Euler's method along the U-Net's velocity."""
 
-    def __init__(self, size: FlowSize) -> None:
+    def __init__(self, size: FlowSize, beside: SolverGraphs | None = None) -> None:
         super().__init__()
         self.meanflow = size.meanflow
         self.estimator = FlowUNet(size)
-        self.graphs = SolverGraphs()
+        self.graphs = SolverGraphs(beside)
 
     def solve(
         self,
@@ -431,10 +432,10 @@ class UNetBlock(nn.ModuleList):
 
     def forward(self, x: Tensor, tau: Tensor, keys: KeyMask | None) -> Tensor:
         """Without the convolution: the skip connection starts before it. [B, T, inputs] -> [B, T, C]"""
-        x = self[0](x, tau)
+        x, delta = self[0](x, tau), None
         for block in self.get_submodule("1").children():
-            x = block(x, keys)
-        return x
+            x, delta = block(x, delta, keys)
+        return x if delta is None else x + delta
 
 
 class CausalBlock(nn.Module):
@@ -447,6 +448,16 @@ class CausalBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, inputs] -> [B, T, outputs]"""
         return F.mish(self.block["2"](self.block["0"](x)))
+
+    def add_to(self, x: Tensor, added: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same plus `added`, in `dtype` where a kernel computes it. [B, T, inputs], [B or 1, T or 1, outputs]"""
+        conv, norm = self.block["0"], self.block["2"]
+        assert isinstance(conv, CausalConv)
+        assert isinstance(norm, nn.LayerNorm)
+        if conv.weight.dtype == torch.float32:  # nothing is fused there
+            plain: Tensor = self(x) + added
+            return plain
+        return norm_mish(conv(x), norm.weight, norm.bias, norm.eps, added, dtype, fuse=conv.weight.dtype)
 
 
 class FlowResidualBlock(nn.Module):
@@ -462,9 +473,9 @@ class FlowResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, tau: Tensor) -> Tensor:
         """[B, T, inputs], [B or 1, 4 C] -> [B, T, C]"""
-        inner = self.block1(x) + self.mlp["1"](tau)[:, None]
-        out: Tensor = self.block2(inner) + self.res_conv(x)
-        return out
+        x = round_like(x, self.res_conv.weight)  # two convolutions read it
+        inner = self.block1.add_to(x, self.mlp["1"](tau)[:, None], x.dtype)
+        return self.block2.add_to(inner, self.res_conv(x), torch.float32)
 
 
 class UNetTransformer(nn.Module):
@@ -477,11 +488,13 @@ class UNetTransformer(nn.Module):
         self.norm3 = nn.LayerNorm(size.width)
         self.ff = UNetFeedForward(size.width)
 
-    def forward(self, x: Tensor, keys: KeyMask | None) -> Tensor:
-        """[B, T, C] -> [B, T, C]"""
-        x = x + self.attn1(self.norm1(x), keys)
-        fed: Tensor = self.ff(self.norm3(x))
-        return x + fed
+    def forward(self, x: Tensor, delta: Tensor | None, keys: KeyMask | None) -> tuple[Tensor, Tensor]:
+        """[B, T, C], and what is still to be added to it; the same afterwards"""
+        dtype, first, second = self.attn1.dtype, self.norm1, self.norm3
+        x, normed = add_norm(x, delta, first.weight, first.bias, first.eps, dtype, centred=True)
+        attended = self.attn1(normed, keys)
+        x, normed = add_norm(x, attended, second.weight, second.bias, second.eps, dtype, centred=True)
+        return x, self.ff(normed)
 
 
 class UNetAttention(FusableModule):
@@ -493,6 +506,11 @@ class UNetAttention(FusableModule):
         self.to_q, self.to_k, self.to_v = (nn.Linear(size.width, size.inner, bias=False) for _ in range(3))
         self.to_out = nn.Sequential(nn.Linear(size.inner, size.width))
         self.to_qkv: Tensor | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its matrices."""
+        return next(self.to_out.parameters()).dtype
 
     def fuse(self) -> None:
         self.to_qkv = torch.cat([self.to_q.weight, self.to_k.weight, self.to_v.weight])

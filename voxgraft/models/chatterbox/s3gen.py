@@ -206,8 +206,8 @@ class S3Gen(nn.Module):
         self.flow = CodeToMel(self.size.flow)
         self.mel2wav = HiFT(self.size.hift)
         self.speaker_encoder = CAMPPlus(self.size.speaker)
-        self.graphs = SolverGraphs()
-        """Of HiFT; those of the flow are its own."""
+        self.graphs = SolverGraphs(self.flow.graphs)
+        """Of HiFT; encoder and decoder of the flow have their own. They run in turn and share their memory."""
         rise = torch.linspace(math.pi, 0.0, FADE_SAMPLES).cos().add(1.0) / 2
         self.register_buffer("fade", torch.cat([torch.zeros(FADE_SAMPLES), rise]), persistent=False)
         filters = mel_filters(SAMPLE_RATE, MEL_FFT, NUM_MELS, MEL_TOP_HZ)

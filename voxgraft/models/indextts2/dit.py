@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.nn.attention import KeyMask, attend_frames, build_key_mask
+from voxgraft.nn.flow_ops import add_norm, gate, rotate_pairs, swiglu
+from voxgraft.nn.layers import FusableModule
 
 NUM_MELS = 80
 TIME_FREQUENCIES = 128
@@ -206,6 +208,11 @@ def modulate(x: Tensor, modulation: Tensor) -> Tensor:
     return torch.addcmul(modulation[1], F.rms_norm(x, x.shape[-1:], eps=RMS_EPS), modulation[0])
 
 
+def add_modulated(x: Tensor, delta: Tensor | None, modulation: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """x + delta, and `modulate` of it for a matrix in `dtype`. [R, T, d] twice, [2, d] -> [R, T, d] twice"""
+    return add_norm(x, delta, modulation[0], modulation[1], RMS_EPS, dtype, centred=False)
+
+
 class DiTBlock(nn.Module):
     """Attention and SwiGLU, each behind an adaptive norm; in the second half first a skip is merged in."""
 
@@ -229,8 +236,10 @@ class DiTBlock(nn.Module):
         """[R, T, d], [2, 2, d] -> [R, T, d]"""
         if self.skip_in_linear is not None and skip is not None:
             x = self.skip_in_linear(torch.cat([x, skip], -1))
-        x = x + self.attention(modulate(x, modulations[0]), rotary, keys)
-        out: Tensor = x + self.feed_forward(modulate(x, modulations[1]))
+        dtype = self.attention.wqkv.weight.dtype
+        x, normed = add_modulated(x, None, modulations[0], dtype)
+        x, normed = add_modulated(x, self.attention(normed, rotary, keys), modulations[1], dtype)
+        out: Tensor = x + self.feed_forward(normed)
         return out
 
 
@@ -246,18 +255,8 @@ class DiTAttention(nn.Module):
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], keys: KeyMask | None) -> Tensor:
         """[R, T, d] -> [R, T, d]"""
         qkv = self.wqkv(x).unflatten(-1, (3, self.heads, -1))  # [R, T, 3, H, D]
-        q, k = rotate_pairs(qkv[:, :, :2], rotary).unbind(2)
-        out: Tensor = self.wo(attend_frames(q, k, qkv[:, :, 2], keys).flatten(-2))
+        out: Tensor = self.wo(attend_frames(*rotate_pairs(qkv, *rotary), keys).flatten(-2))
         return out
-
-
-def rotate_pairs(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE on columns (2j, 2j + 1). [R, T, 2, H, D], [T, D / 2] twice -> [R, T, 2, H, D]
-
-    A pair is a complex number and its rotation a product with one, so that three kernels do it.
-    """
-    pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * torch.complex(*rotary)[:, None, None]).flatten(-2).to(x.dtype)
 
 
 class SwiGlu(nn.Module):
@@ -270,13 +269,16 @@ class SwiGlu(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, T, d] -> [R, T, d]"""
-        gate, value = self.w13(x).chunk(2, -1)
-        out: Tensor = self.w2(F.silu(gate) * value)
+        out: Tensor = self.w2(swiglu(self.w13(x)))
         return out
 
 
-class WaveNet(nn.Module):
-    """Gated convolutions of dilation 1 that are mirrored at both ends of a clip, and conditioned on the time."""
+class WaveNet(FusableModule):
+    """Gated convolutions of dilation 1 that are mirrored at both ends of a clip, and conditioned on the time.
+
+    After `fuse`, frames stay rows in memory and a convolution is a matrix product with the frames of each window: in
+    half precision CUDA's convolutions would turn the layout of every input and output.
+    """
 
     def __init__(self, width: int, layers: int, kernel: int) -> None:
         super().__init__()
@@ -286,18 +288,26 @@ class WaveNet(nn.Module):
         self.res_skip_layers = nn.ModuleList(
             nn.Conv1d(width, 2 * width if layer < layers - 1 else width, 1) for layer in range(layers)
         )
+        self.taps: list[Tensor] | None = None  # [2 d, kernel * d] of each layer
+
+    def fuse(self) -> None:
+        self.taps = []
+        for layer in self.in_layers:
+            assert isinstance(layer, nn.Conv1d)
+            self.taps.append(layer.weight.transpose(1, 2).flatten(1))
+            del layer.weight
 
     def forward(self, y: Tensor, times: Tensor, mask: FrameMask | None) -> Tensor:
         """[R, d, T], [W, 2 d] -> [R, d, T]; zero in the padding"""
+        if self.taps is not None:
+            return self._forward_rows(y.transpose(1, 2), times, mask, self.taps).transpose(1, 2)
         width = y.shape[1]
         frame_mask = None if mask is None else mask[0].repeat(len(y) // len(mask[0]), 1)[:, None]  # [R, 1, T]
         # The original masks only after the first layer, so that padding leaks into the end of shorter clips.
         y = y if frame_mask is None else y * frame_mask
         out: Tensor | None = None
         for convolution, res_skip, time in zip(self.in_layers, self.res_skip_layers, times, strict=True):
-            gated = convolution(self._mirrored(y, mask)) + time[:, None].to(y.dtype)  # [R, 2 d, T]
-            gated = gated[:, :width].tanh() * gated[:, width:].sigmoid()
-            added = res_skip(gated)
+            added = res_skip(gate(convolution(self._mirrored(y, mask)), time))  # [R, 2 d, T]
             if added.shape[1] == width:  # the last layer has no residual half
                 out = added if out is None else out + added
                 break
@@ -306,6 +316,46 @@ class WaveNet(nn.Module):
             out = skip if out is None else out + skip
         assert out is not None
         return out if frame_mask is None else out * frame_mask
+
+    def _forward_rows(self, y: Tensor, times: Tensor, mask: FrameMask | None, taps: Sequence[Tensor]) -> Tensor:
+        """The same with frames as rows. [R, T, d], [W, 2 d] -> [R, T, d]"""
+        # A clip too short to be mirrored gets zeros appended, as in the other way.
+        missing, length = max(0, self.reflect + 1 - y.shape[1]), y.shape[1]
+        y = F.pad(y, (0, 0, 0, missing))
+        rows, padded_length, width = y.shape
+        frame_mask = None if mask is None else mask[0].repeat(rows // len(mask[0]), 1)  # [R, T]
+        frame_mask = frame_mask if frame_mask is None else F.pad(frame_mask, (0, missing))[..., None]  # [R, T, 1]
+        windows = self._windows(rows, padded_length, frame_mask, y.device)
+        y = y if frame_mask is None else y * frame_mask
+        out: Tensor | None = None
+        for own, convolution, res_skip, time in zip(taps, self.in_layers, self.res_skip_layers, times, strict=True):
+            assert isinstance(convolution, nn.Conv1d)
+            assert isinstance(res_skip, nn.Conv1d)
+            seen = y.reshape(-1, width).index_select(0, windows).view(-1, own.shape[1])  # [R T, kernel * d]
+            gated = gate(F.linear(seen, own, convolution.bias)[..., None], time)[..., 0]  # [R T, d]
+            added = F.linear(gated, res_skip.weight[..., 0], res_skip.bias).view(rows, padded_length, -1)
+            if added.shape[2] == width:  # the last layer has no residual half
+                out = added if out is None else out + added
+                break
+            residual, skip = added[..., :width], added[..., width:]
+            y = y + residual
+            if missing:  # the zeros stay zeros, as the other way appends them anew
+                y = F.pad(y[:, :length], (0, 0, 0, missing))
+            y = y if frame_mask is None else y * frame_mask
+            out = skip if out is None else out + skip
+        assert out is not None
+        out = out if frame_mask is None else out * frame_mask
+        return out[:, :length]
+
+    def _windows(self, rows: int, length: int, frame_mask: Tensor | None, device: torch.device) -> Tensor:
+        """Which frame of all rows each place of each window shows, mirrored at the row's own ends. -> [R T kernel]"""
+        frames = torch.arange(length, device=device)[:, None]
+        frames = (frames + torch.arange(-self.reflect, self.reflect + 1, device=device)).abs()  # [T, kernel]
+        counts = torch.full((rows,), length, device=device) if frame_mask is None else frame_mask.sum((1, 2))
+        last = counts.clamp_min(self.reflect + 1)[:, None, None] - 1
+        # Windows in the padding show anything: they are wiped out.
+        own = torch.where(frames > last, 2 * last - frames, frames).clamp_min(0)  # [R, T, kernel]
+        return (own + length * torch.arange(rows, device=device)[:, None, None]).flatten()
 
     def _mirrored(self, y: Tensor, mask: FrameMask | None) -> Tensor:
         """[R, d, T] -> [R, d, T + 2 reflect], each row mirrored at its own end"""

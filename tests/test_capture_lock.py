@@ -1,0 +1,166 @@
+"""Captures of CUDA graphs beside threads that use the same device: nothing runs meanwhile, and nobody blocks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from voxgraft.nn.layers import CAPTURE_LOCK, CaptureLock, capture_graph
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: there is no GPU")
+PATIENCE = 60
+
+
+def run_threads(*functions: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=function, daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "blocked"
+
+
+def test_threads_that_work_and_capture_are_never_beside_a_capture_and_none_blocks() -> None:
+    lock, watch = CaptureLock(), threading.Lock()
+    working, capturing, wrong, captures = 0, 0, list[str](), 0
+
+    def count(works: int, captured: int) -> None:
+        nonlocal working, capturing, captures
+        with watch:
+            working, capturing = working + works, capturing + captured
+            captures += captured > 0
+            if capturing and (working or capturing > 1):
+                wrong.append(f"{working} threads work beside {capturing} captures")
+
+    def capture() -> None:
+        with lock.capture():
+            count(0, 1)
+            time.sleep(0.0005)
+            count(0, -1)
+
+    def worker(seed: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(60):
+            with lock.work():
+                count(1, 0)
+                if draw.random() < 0.5:  # both threads may want to at once
+                    count(-1, 0)
+                    capture()
+                    count(1, 0)
+                count(-1, 0)
+
+    def outsider() -> None:
+        for _ in range(40):
+            capture()
+
+    run_threads(lambda: worker(1), lambda: worker(2), lambda: worker(3), outsider)
+    assert not wrong
+    assert captures > 100
+
+
+def test_work_goes_on_beside_other_work() -> None:
+    lock, both = CaptureLock(), threading.Barrier(2, timeout=PATIENCE)
+
+    def worker() -> None:
+        with lock.work():
+            both.wait()
+
+    run_threads(worker, worker)
+
+
+def test_a_capture_comes_before_work_that_begins_later() -> None:
+    lock, order, begun = CaptureLock(), list[str](), threading.Event()
+
+    def busy() -> None:
+        with lock.work():
+            begun.set()
+            while not lock._num_waiting:
+                time.sleep(0.001)
+            threading.Thread(target=late, daemon=True).start()
+            time.sleep(0.05)
+            order.append("busy")
+
+    def late() -> None:
+        with lock.work():
+            order.append("late")
+
+    def capture() -> None:
+        begun.wait(PATIENCE)
+        with lock.capture():
+            order.append("capture")
+
+    run_threads(busy, capture)
+    while len(order) < 3:
+        time.sleep(0.001)
+    assert order == ["busy", "capture", "late"]
+
+
+def test_a_capture_that_fails_leaves_the_device_to_others() -> None:
+    lock, order = CaptureLock(), list[str]()
+
+    def failing() -> None:
+        with lock.work():
+            with pytest.raises(RuntimeError), lock.capture():
+                raise RuntimeError
+            order.append("eager")  # and it works on, so that no other thread captures now
+            assert lock._working == {threading.get_ident()}
+
+    def other() -> None:
+        with lock.work(), lock.capture():
+            order.append("capture")
+
+    run_threads(failing, other)
+    assert sorted(order) == ["capture", "eager"]
+    assert not lock._working
+
+
+@cuda
+def test_captures_beside_a_thread_that_waits_for_the_device_succeed() -> None:
+    """Two threads, each on a stream of its own, as in the server: one waits for the whole device again and again."""
+    failures, ended = list[Exception](), threading.Event()
+    given = torch.randn(256, 256, device="cuda")
+
+    def compute() -> torch.Tensor:
+        x = given
+        for _ in range(200):
+            x = torch.tanh(x @ given)
+        return x
+
+    def waits() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            while not ended.is_set():
+                with CAPTURE_LOCK.work():
+                    compute()
+                    torch.cuda.synchronize()
+                    torch.cuda.empty_cache()
+
+    def captures() -> None:
+        try:
+            compute()
+            for _ in range(20):
+                graph, output = capture_graph(compute)
+                graph.replay()
+                torch.testing.assert_close(output, compute())
+        except Exception as error:
+            failures.append(error)
+        ended.set()
+
+    run_threads(waits, captures)
+    assert not failures
+
+
+@cuda
+def test_after_a_failed_capture_the_thread_and_the_next_capture_are_as_before() -> None:
+    given, stream = torch.ones(1024, device="cuda"), torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        capture_graph(lambda: given * float(given.sum()))  # waits for the device
+    assert torch.cuda.current_stream() == stream
+    graph, output = capture_graph(lambda: given + 1)
+    graph.replay()
+    assert torch.equal(output, torch.full_like(given, 2))
+    torch.cuda.empty_cache()
