@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.support.run_folders import error_of
 from voxgraft.cli import COMMANDS, run_cli
 from voxgraft.config.commands import DiagnoseSettings, EvaluateSettings, TokenizerProveSettings
 from voxgraft.config.data import DataImportSettings, DataReportSettings
-from voxgraft.core.errors import VoxgraftError, fill_placeholders, finding, raise_first_error
+from voxgraft.core.errors import VoxgraftError, fill_placeholders, find_nearest_name, finding, raise_first_error
 from voxgraft.core.files import read_text, write_text
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.import_command import data_import
@@ -100,13 +101,47 @@ def test_a_run_that_was_never_started_is_not_told_that_its_training_is_lost(new_
     assert "nothing was trained" in verdict.reason
 
 
+def test_the_previous_graft_is_offered_only_where_there_is_one(fixtures: Fixtures, tmp_path: Path) -> None:
+    graft = fixtures.whole_run("tiny").copied(tmp_path / "run").folder.graft
+    previous = graft.with_name("graft.previous")
+    shutil.rmtree(previous, ignore_errors=True)
+    card = graft / "graft.json"
+    value = json.loads(card.read_text(encoding="utf-8"))
+    del value["card_sha256"]
+    card.write_text(json.dumps({**value, "rows_sha256": "0" * 64}), encoding="utf-8")
+    error = error_of(lambda: load_graft(graft))
+    assert error.code == "graft-mismatch"
+    assert "graft.previous" not in error.finding.cure
+    previous.mkdir()
+    assert "graft.previous" in error_of(lambda: load_graft(graft)).finding.cure
+
+
+def test_a_graft_for_another_language_than_the_runs_is_reported_as_such(
+    fixtures: Fixtures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fixtures.whole_run("tiny").copied(tmp_path / "run")
+    text = run.folder.settings.read_text(encoding="utf-8")
+    text, count = re.subn(r"(?m)^language: .*$", "language: ti", text)
+    assert count == 1
+    run.folder.settings.write_text(text, encoding="utf-8")
+    codes = {item["code"] for item in outcome(["check", run.path], capsys)["findings"]}
+    assert "graft-other-language" in codes
+    assert "tag-splits" not in codes
+    assert outcome(["train", run.path], capsys)["code"] == "graft-other-language"
+
+
 def test_parts_that_a_graft_lacks_are_named(fixtures: Fixtures, tmp_path: Path) -> None:
     run = fixtures.whole_run("tiny").copied(tmp_path / "run")
     card = json.loads((run.folder.graft / "graft.json").read_text(encoding="utf-8"))
     (run.folder.graft / card["tokenizer"]).unlink()
     error = error_of(lambda: load_graft(run.folder.graft))
     assert (error.code, error.finding.found) == ("graft-broken", f"{card['tokenizer']} is missing from the graft")
+    (run.folder.graft / card["tokenizer"]).write_text("{bad", encoding="utf-8")
+    error = error_of(lambda: load_graft(run.folder.graft))
+    assert error.code == "graft-broken"
+    assert error.finding.found.startswith(f"{card['tokenizer']}: line 1")
     shutil.rmtree(run.folder.graft)
+    assert f"voxgraft go {run.path}" in error_of(lambda: load_graft(run.folder.graft)).finding.cure
     settings = EvaluateSettings(model=run.path)
     assert error_of(lambda: evaluate(settings)).code == "graft-missing"
     missing = error_of(lambda: read_merged_card(run.path / "merged"))
@@ -265,6 +300,20 @@ def test_help_shows_a_command_the_settings_that_it_reads(capsys: pytest.CaptureF
     for verb in COMMANDS:
         known = {leaf.key for leaf in verb.leaves()} | {leaf.section for leaf in verb.leaves()}
         assert set(verb.reads) <= known, verb.name
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "nearest"),
+    [
+        ("nothing", ["import", "split", "graft", "train"], None),
+        ("trian", ["import", "split", "graft", "train"], "train"),
+        ("--train.freeze", ["--train.recognizer", "--train.steps"], None),
+        ("--train.stepz", ["--train.recognizer", "--train.steps"], "--train.steps"),
+        ("--row.noise", ["--rows.noise", "--rows.init"], "--rows.noise"),
+    ],
+)
+def test_only_a_name_that_was_probably_meant_is_suggested(name: str, valid: list[str], nearest: str | None) -> None:
+    assert find_nearest_name(name, valid) == nearest
 
 
 def test_the_talks_of_the_tutorial_start_without_a_warning() -> None:

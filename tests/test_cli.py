@@ -242,6 +242,7 @@ def test_the_function_of_every_verb_is_there(verb: CliCommand) -> None:
         ("train run --stepz 3", "usage-unknown-flag", "did you mean `--train.steps`?"),
         ("tokenizer sho", "usage-unknown-verb", "did you mean `voxgraft tokenizer show`?"),
         ("tokenizer qqqq", "usage-unknown-verb", "use one of: train, merge, prove, show."),
+        ("train run --train.freeze 1", "usage-unknown-flag", "see `voxgraft train --help`."),  # not train.recognizer
         ("extend --row.noise 1", "usage-unknown-flag", "did you mean `--rows.noise`?"),
         ("extend --rows_init=mean", "usage-unknown-flag", "did you mean `--rows.init`?"),
         ("graft run --texst a.txt", "usage-unknown-flag", "did you mean `--texts`?"),

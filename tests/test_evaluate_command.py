@@ -295,6 +295,8 @@ def test_what_cannot_be_judged_is_refused_with_a_cure(tiny: WholeRun, tmp_path: 
         "voice-unknown": lambda: evaluated(run.path, tmp_path, voices="nobody"),
         "recognizer-unknown": lambda: evaluated(run.path, tmp_path, recognizer="parrots"),
     }
+    other_language = error_of(lambda: evaluated(run.path, tmp_path, language="zz"))
+    assert (other_language.code, "--language is zz" in other_language.finding.found) == ("evaluate-language", True)
     for code, call in refusals.items():
         error = error_of(call)
         assert error.code == code

@@ -251,6 +251,13 @@ def test_a_code_that_names_no_known_language_is_imported_with_a_warning(
     assert [item.code for item in done.findings()] == codes
 
 
+def test_another_code_of_a_language_is_refused_before_anything_is_imported(films: Path, tmp_path: Path) -> None:
+    with pytest.raises(VoxgraftError) as caught:
+        _import(tmp_path / "set", films / "one", language="amh")
+    assert (caught.value.code, caught.value.finding.cure) == ("config-value", "use the code am.")
+    assert not (tmp_path / "set").exists()
+
+
 def test_nothing_is_removed_without_a_word(films: Path, tmp_path: Path) -> None:
     _, clips = _import(tmp_path / "set", films / "one")
     ask = DataRemoveSettings(dataset=tmp_path / "set", clip=(clips[0].id,))

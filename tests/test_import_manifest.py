@@ -103,6 +103,15 @@ def test_a_manifest_of_another_program_or_version_is_reported_apart(tmp_path: Pa
     assert caught.value.code == code
 
 
+def test_a_damaged_first_line_of_a_manifest_is_reported_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("{bad\n", encoding="utf-8")
+    with pytest.raises(VoxgraftError, match="not valid JSON") as caught:
+        list(read_manifest(path))
+    assert caught.value.code == "manifest-unknown"
+    assert '{"voxgraft_manifest": 1}' in caught.value.finding.cure
+
+
 def test_a_clip_that_was_taken_back_is_used() -> None:
     assert not replace(CLIP, rejected=("noise",)).is_used
     assert replace(CLIP, rejected=("noise",), taken_back=True).is_used

@@ -265,7 +265,7 @@ def test_a_run_folder_that_no_file_system_has_is_our_error(project: Path, run: s
         ("indextts2", "qqq", ["language-unlisted"]),
     ],
 )
-def test_a_language_is_never_refused_but_doubts_are_said(
+def test_an_unknown_language_is_not_refused_but_doubts_are_said(
     project: Path, bases: Path, family: str, language: str, codes: list[str]
 ) -> None:
     words = ["--base", str(bases / family), "--language", language, "--texts", "am.txt"]
@@ -275,6 +275,14 @@ def test_a_language_is_never_refused_but_doubts_are_said(
     assert [item["code"] for item in answer["findings"]] == codes
     assert (answer["family"], answer["language"]) == (family, language)
     assert settings_of(project / "run").language == language
+
+
+@pytest.mark.parametrize(("other", "usual"), [("amh", "am"), ("ger", "de"), ("amh-ET", "am-ET")])
+def test_another_code_of_a_language_is_refused_with_the_usual_one(project: Path, other: str, usual: str) -> None:
+    done = voxgraft(project, "new", "run", "--base", "base", "--language", other, "--texts", "am.txt", "--json")
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], error["cure"]) == ("config-value", f"use the code {usual}.")
+    assert not (project / "run").exists()
 
 
 @pytest.mark.long

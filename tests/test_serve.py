@@ -297,7 +297,7 @@ def test_a_body_that_never_ends_is_refused_in_time(
 
 def test_findings_of_the_text_are_named_in_a_header(served: tuple[App, Scheduler]) -> None:
     for stream in (None, "sse"):
-        answer = asked(served[0], SPEECH, speech("ሰላም", language="en", stream_format=stream))
+        answer = asked(served[0], SPEECH, speech("ሰላም a", language="en", stream_format=stream))
         assert answer.headers["voxgraft-findings"] == "speak-other-script, speak-unknown-letters"
     assert "voxgraft-findings" not in asked(served[0], SPEECH, speech("a cup")).headers
 

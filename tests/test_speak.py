@@ -19,6 +19,7 @@ from tests.support.run_folders import error_of
 from tests.support.synthesis import codes_of, settings_of, spoken
 from voxgraft.asr import open_recognizer
 from voxgraft.audio.files import read_audio
+from voxgraft.core.errors import VoxgraftError
 from voxgraft.evaluation.scores import compute_error_rates
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
 from voxgraft.models import get_family
@@ -142,12 +143,18 @@ def test_pieces_are_said_one_by_one_with_pauses_or_at_once_if_asked(speakers: Sy
 def test_text_in_another_script_than_its_language_is_a_warning_and_is_said_all_the_same(
     speakers: SynthesisModels,
 ) -> None:
-    said = said_with(speakers, text="ሰላም ለዓለም", language="en")
+    said = said_with(speakers, text="ሰላም ለዓለም ok", language="en")
     assert [item.code for item in said.findings[:2]] == ["speak-other-script", "speak-unknown-letters"]
     assert said.findings[0].level == "warning"
     assert "Ethiopic" in said.findings[0].found
     assert said.pieces[0].codes
     assert not said_with(speakers, text="the word café").findings
+
+
+def test_a_text_of_which_the_model_can_read_no_letter_is_refused(speakers: SynthesisModels) -> None:
+    with pytest.raises(VoxgraftError, match="no token for any letter") as caught:
+        said_with(speakers, text="ሰላም ለዓለም!", language="en")
+    assert caught.value.code == "speak-nothing"
 
 
 @pytest.mark.long

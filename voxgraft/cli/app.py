@@ -158,7 +158,7 @@ def translate_usage_error(error: CycloptsError, commands: Sequence[CliCommand]) 
             if command is not None:
                 known += [name for leaf in command.leaves() for name in command.flag_names(leaf)]
             hint = find_nearest_name(flag.replace("_", "-"), known)
-            if hint is None:  # `--steps` for `--train.steps`
+            if hint is None and "." not in flag:  # `--steps` for `--train.steps`
                 by_end = {name.rpartition(".")[2]: name for name in known if "." in name}
                 hint = by_end.get(find_nearest_name(flag.lstrip("-"), [*by_end]) or "")
             cure = f"did you mean `{hint}`?" if hint else help_hint

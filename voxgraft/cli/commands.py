@@ -412,7 +412,7 @@ COMMANDS = (
         "data verify",
         data.DataVerifySettings,
         "voxgraft.asr.transcripts:data_verify",
-        "Compare every text with a recognizer's transcript, rank the clips and mark the worst. Nothing is deleted.",
+        "Compare every text with a recognizer's transcript, list the worst and reject outliers. No file is deleted.",
         positional=("dataset",),
     ),
     CliCommand(

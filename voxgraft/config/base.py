@@ -275,6 +275,8 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     if leaf is None or sort == "missing":
         return ""
     hint = find_nearest_name(str(value), leaf.choices)
+    if leaf.choices and not hint:
+        return "use one of the expected values."
     return f"did you mean `{hint}`?" if hint else f"correct the value of this setting: {leaf.field.description}"
 
 

@@ -90,7 +90,7 @@ class CheckSettings(RunSettings):
     checkpoint: Path | None = None
     """Extended or trained checkpoint to check against the base and the tokenizer."""
     base_config: Path | None = None
-    """Config of another trainer, or a file with its command line, to check sizes, learning rates and frozen rows."""
+    """Config of the trainer that wrote the checkpoint, or a file with the training command. It is checked, too."""
     prepared: Path | None = None
     """Prepared data of another trainer (text_ids/*.npy). Its text ids are checked."""
     speak: bool = False
@@ -418,17 +418,17 @@ class ServeSettings(Settings):
     """Models, voices, address and limits of the server."""
 
     model: tuple[Path, ...] = ()
-    """Runs and grafts of different languages on one base, or one export or base. Default: the built-in base."""
+    """Runs or grafts (one base, different languages), or an export, or a base. Default: the built-in base."""
     base: Path | None = None
     """Folder of the base. Default: the runs' base, else the built-in one if the grafts were made for it."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of texts whose script several languages share. Default: the request must state it."""
+    """Language of a request that states none, if its script does not decide. Default: such requests are refused."""
     voices: Path | None = None
     """Folder with recordings that requests can name as voices: NAME.wav is the voice NAME."""
     voice: str | None = None
     """Voice of requests without one. Default: the first voice."""
     host: str = "127.0.0.1"
-    """Address to listen on. Addresses of other machines require an API key."""
+    """Address to listen on. An API key is required if other machines can reach it."""
     port: int = Field(8000, ge=0, le=65_535)
     """Port to listen on; 0 takes a free one."""
     names: tuple[str, ...] = ()

@@ -188,9 +188,12 @@ class DataVerifySettings(Settings):
     dataset: DatasetFolder
     recognizer: RecognizerName = "built-in"
     worst: float = Field(0.1, gt=0, le=1)
-    """Share of the clips to list as the worst."""
+    """Share of the clips in the list of the worst. The list rejects nothing."""
     outlier: float = Field(4.5, gt=0)
-    """Clips that disagree this many robust standard deviations above the median are marked as text-mismatch."""
+    """Disagreement of text and transcript above which a clip is rejected as text-mismatch.
+
+    In robust standard deviations above the median of the clips of its language.
+    """
 
 
 class _RecordingSettings(Settings):

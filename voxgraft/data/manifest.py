@@ -6,7 +6,6 @@ Reads and writes in a stream and names the line of every error. Also holds `Data
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -142,8 +141,14 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
     number, first = next(lines, (1, ""))
     header: Any = None
     if first:
-        with contextlib.suppress(VoxgraftError):
+        try:
             header = parse_json(first, path)
+        except VoxgraftError as error:
+            found = f"line {number} is not valid JSON: {error.finding.found.removeprefix('line 1, ')}"
+            expected = json.dumps({MANIFEST_HEADER_KEY: MANIFEST_VERSION})
+            # A line of JSON that was damaged is probably from a manifest of ours.
+            cure = f"write {expected} as the first line, or restore the file." if first.startswith("{") else ""
+            raise FileError("manifest-unknown", found, expected=expected, where=path, cure=cure) from None
     version = header.get(MANIFEST_HEADER_KEY) if isinstance(header, dict) else None
     if version is None:
         found = f"line {number} does not have {{{json.dumps(MANIFEST_HEADER_KEY)}: {MANIFEST_VERSION}}}"

@@ -43,6 +43,7 @@ from voxgraft.core.files import (
     write_json,
     write_text,
 )
+from voxgraft.core.languages import base_language
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.core.run import RUN_FILE, History, RunFolder, RunJournal
 from voxgraft.data.manifest import resolve_manifest_path
@@ -237,6 +238,14 @@ def _open_subject(settings: EvaluateSettings) -> EvaluationSubject:
     else:
         after = _open_model(context, kind, path, settings.language)
     new_language = after.text_encoder.language
+    if (
+        kind != "checkpoint"
+        and settings.language
+        and base_language(settings.language) != base_language(new_language or "")
+    ):
+        found = f"--language is {settings.language}, but {path.name} is a {kind} for {new_language}"
+        cure = "leave --language out: it is for checkpoints that do not state their language."
+        raise ConfigError("evaluate-language", found, expected=new_language or "", where=path, cure=cure)
     transcriber = Transcriber(None, "people listen")
     if not settings.listening_test:
         transcriber = open_transcriber(_recognizer_setting(settings, run_settings), new_language)
@@ -410,7 +419,9 @@ def _load_sentence_sets(
     if unknown := [name for name in settings.languages if name not in base_languages or name == new]:
         known = ", ".join(base_languages)
         raise ConfigError(
-            "evaluate-language", f"the base does not speak {', '.join(unknown)}", expected=f"of the base: {known}"
+            "evaluate-language",
+            f"--languages has {', '.join(unknown)}, which the base does not speak",
+            expected=f"some of {known}",
         )
     named = {path.stem for path in settings.sentences}
     old_languages = [

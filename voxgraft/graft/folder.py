@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,15 @@ from voxgraft import __version__
 from voxgraft.checkpoints.write import read_rows_file
 from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings, VocabularySettings
 from voxgraft.config.train_options import rename_saved_options
-from voxgraft.core.errors import CheckpointError, FileError, GraftError, TextError, TokenizerError, VoxgraftError
+from voxgraft.core.errors import (
+    CheckpointError,
+    FileError,
+    GraftError,
+    TextError,
+    TokenizerError,
+    VoxgraftError,
+    fill_placeholders,
+)
 from voxgraft.core.files import (
     compute_sha256,
     is_file,
@@ -117,7 +126,8 @@ def collect_versions() -> dict[str, str]:
 def read_graft_card(folder: Path) -> GraftCard:
     """graft.json alone, with every value of the right kind."""
     if not path_exists(folder) and is_file(folder.parent / RUN_FILE):
-        raise GraftError("graft-missing", f"{folder.parent} has no graft yet", where=folder.parent)
+        with fill_placeholders({"RUN": shlex.quote(str(folder.parent))}):  # commands with several runs set none
+            raise GraftError("graft-missing", f"{folder.parent} has no graft yet", where=folder.parent)
     path = require_folder(folder) / GRAFT_CARD_NAME
     if not path_exists(path):
         raise GraftError("graft-broken", f"{folder.name} is not a graft: {path.name} is missing", where=folder)
@@ -152,10 +162,8 @@ def read_graft_card(folder: Path) -> GraftCard:
     # Last, so that a value that cannot be right is named itself. Grafts from before have no sum.
     if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
         found = f"{GRAFT_CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
-        cure = (
-            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from its source. If you edited it on "
-            f"purpose, remove its line `{SUM_KEY}`."
-        )
+        sources = f"`{previous.name}` or from its source" if is_folder(previous := _previous(folder)) else "its source"
+        cure = f"restore {GRAFT_CARD_NAME} from {sources}. If you edited it on purpose, remove its line `{SUM_KEY}`."
         raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
     if isinstance(trained := fields["method"].get("trained"), dict):
         fields["method"] = {**fields["method"], "trained": rename_saved_options(trained)}
@@ -267,13 +275,30 @@ def find_text_rules(tokenizer: Path) -> TextRules | None:
     return None
 
 
+def _previous(folder: Path) -> Path:
+    """Where a command that replaces a graft keeps the old one."""
+    return folder.with_name(f"{folder.name}.previous")
+
+
+def _mismatch(folder: Path, found: str, expected: str = "") -> GraftError:
+    cure = ""
+    if is_folder(previous := _previous(folder)):
+        cure = f"run `voxgraft graft RUN` again, or restore the folder from `{previous.name}` next to it."
+    return GraftError("graft-mismatch", found, expected=expected, where=folder, cure=cure)
+
+
 def load_graft(folder: Path) -> Graft:
     """The whole graft; refused with the difference if a part does not belong."""
     card = read_graft_card(folder)
     for name in (card.tokenizer, ROWS_NAME):
         if not path_exists(folder / name):
             raise GraftError("graft-broken", f"{name} is missing from the graft", where=folder)
-    tokenizer = open_tokenizer(folder / card.tokenizer)
+    try:
+        tokenizer = open_tokenizer(folder / card.tokenizer)
+    except (FileError, TokenizerError) as error:
+        if not error.code.startswith("json-") and error.code not in ("tokenizer-broken", "text-not-utf8"):
+            raise
+        raise GraftError("graft-broken", f"{card.tokenizer}: {error.finding.found}", where=folder) from None
     try:
         rows = read_rows_file(folder / ROWS_NAME)
     except CheckpointError as error:
@@ -283,22 +308,22 @@ def load_graft(folder: Path) -> Graft:
             f"{card.tokenizer} has {tokenizer.size:,} tokens, but {GRAFT_CARD_NAME} adds {card.num_rows:,} rows "
             f"to {card.base_pieces:,}"
         )
-        raise GraftError("graft-mismatch", found, expected=f"{card.base_pieces + card.num_rows:,}", where=folder)
+        raise _mismatch(folder, found, f"{card.base_pieces + card.num_rows:,}")
     expected = {point.tensor for point in get_family(card.family).graft_points}
     if set(rows) != expected:
         found = f"{ROWS_NAME} contains {', '.join(sorted(rows)) or 'nothing'}"
-        raise GraftError("graft-mismatch", found, expected=", ".join(sorted(expected)), where=folder)
+        raise _mismatch(folder, found, ", ".join(sorted(expected)))
     for name, values in rows.items():
         if values.shape[0] != card.num_rows:
             found = f"{name} in {ROWS_NAME} has {values.shape[0]:,} rows"
-            raise GraftError("graft-mismatch", found, expected=f"{card.num_rows:,}", where=folder)
+            raise _mismatch(folder, found, f"{card.num_rows:,}")
     expected_hashes = {card.tokenizer: card.tokenizer_sha256, ROWS_NAME: card.rows_sha256}
     expected_hashes |= {f"{ADAPTER_NAME}/{name}": digest for name, digest in (card.adapter or {}).items()}
     for name, digest in expected_hashes.items():
         actual = compute_sha256(folder / name) if is_file(folder / name) else "nothing"
         if actual != digest:
             found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} states {digest[:12]}"
-            raise GraftError("graft-mismatch", found, where=folder)
+            raise _mismatch(folder, found)
     return Graft(folder, card, tokenizer, rows)
 
 

@@ -114,7 +114,14 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     ),
     "checkpoint-family": ("this is another model: {found}", "none of it fits this base"),
     **dict.fromkeys(
-        ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer"),
+        (
+            "base-other",
+            "graft-missing",
+            "graft-broken",
+            "graft-mismatch",
+            "graft-other-tokenizer",
+            "graft-other-language",
+        ),
         ("the run and its parts no longer belong together: {found}", "the training no longer fits them"),
     ),
     **dict.fromkeys(

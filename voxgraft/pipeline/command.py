@@ -190,7 +190,7 @@ def create_run(settings: NewSettings) -> NewResult:
         kind = get_family(run_settings.family) if run_settings.family else None
     text = _format_run_yaml(run_settings, run, rows)
     if (language := run_settings.language) is not None:
-        findings += language_findings(language)
+        findings += language_findings(language, settings.run / RUN_FILE)
         if kind is not None and base_language(language) in kind.languages:
             language_names = ", ".join(kind.languages)
             found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {language_names})"
