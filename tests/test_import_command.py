@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,11 @@ def test_merged_sets_keep_every_clip_of_both(whole: Path, films: Path, tmp_path:
 def test_a_code_that_names_no_known_language_is_imported_with_a_warning(
     films: Path, tmp_path: Path, language: str, codes: list[str]
 ) -> None:
-    done, clips = _import(tmp_path / "set", films / "one", language=language)
+    talks = tmp_path / "talks"
+    talks.mkdir()
+    for old, new in (("film.wav", "talk.wav"), ("film.am.srt", "talk.srt")):
+        shutil.copy(films / "one" / old, talks / new)
+    done, clips = _import(tmp_path / "set", talks, language=language)
     assert clips
     assert done.exit_code == 0
     assert [item.code for item in done.findings()] == codes
