@@ -200,7 +200,7 @@ def test_a_truncated_file_is_to_be_copied_again_and_not_confused_with_the_base(t
     path = tmp_path / "t3.safetensors"
     path.write_bytes((base / "t3.safetensors").read_bytes()[:1_000_000])
     found = diagnose(DiagnoseSettings(checkpoint=path, base=Path("tiny"), report=False)).found
-    assert "good copy" in found.verdict.reason
+    assert "good copy" in found.verdict.sentence
     assert found.sizes is not None
     assert {row[2] for row in found.sizes.rows} == {"tokenizer.json of the base", "t3.safetensors of the base"}
 

@@ -112,3 +112,29 @@ def test_without_a_tokenizer_new_rows_are_not_called_padding(tmp_path: Path) -> 
     found = diagnose_checkpoint(settings)
     assert "rows-padded" not in {item.code for item in found.findings}
     assert not any("repair" in command for command in found.verdict.commands)
+    (sizes,) = [item for item in found.findings if item.code == "rows-vs-tokenizer"]
+    assert "base's own tokenizer" in sizes.found, "no other one was given"
+    assert not sizes.expected
+
+
+def test_one_nan_is_named_by_the_verdict_and_nothing_is_called_extended(tmp_path: Path) -> None:
+    base = get_family("tiny").shipped_folder()
+    assert base is not None
+    state = load_file(base / "t3.safetensors")
+    state["text_emb.weight"][5, 3] = float("nan")
+    save_file(state, tmp_path / "trained.safetensors")
+    settings = DiagnoseSettings(checkpoint=tmp_path / "trained.safetensors", base=Path("tiny"), report=False)
+    found = diagnose_checkpoint(settings)
+    assert found.verdict.sentence.startswith("text rows contain NaN")
+    (same,) = [item for item in found.findings if item.code == "body-same"]
+    assert "extended" not in same.found
+
+
+def test_a_file_cut_off_starts_fresh_only_without_a_good_copy(tmp_path: Path) -> None:
+    base = get_family("tiny").shipped_folder()
+    assert base is not None
+    (tmp_path / "cut.safetensors").write_bytes((base / "t3.safetensors").read_bytes()[:90_000])
+    settings = DiagnoseSettings(checkpoint=tmp_path / "cut.safetensors", base=Path("tiny"), report=False)
+    verdict = diagnose_checkpoint(settings).verdict
+    assert verdict.word == "START FRESH"
+    assert verdict.sentence.startswith("only if there is no good copy")

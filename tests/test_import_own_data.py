@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import wave
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import soundfile
 
 from voxgraft.cli import run_cli
 from voxgraft.config.data import DataImportSettings, DataSplitSettings
+from voxgraft.core.errors import ConfigError
 from voxgraft.core.results import plain_text
 from voxgraft.data.folder import read_import_journal
 from voxgraft.data.import_command import DataImportResult, data_import
@@ -241,7 +243,7 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     printed = capsys.readouterr().out
     expected = {
         "media-unreadable": (4, "convert it"),
-        "media-missing": (8, "put the recording at the expected path"),
+        "media-missing": (8, "add the recording"),
         "transcript-empty": (12, "write the transcript"),
         "text-encoding": (16, "UTF-8"),
         "table-double-id": (20, "remove the wrong line"),
@@ -512,3 +514,47 @@ def _children(pid: int) -> list[str]:
         words = Path(f"/proc/{entry}/cmdline").read_bytes() if Path(f"/proc/{entry}").exists() else b""
         found += [entry] if b"spawn_main" in words else []
     return found
+
+
+# ---- what is said of problems ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", ["pauses", "times"])
+def test_a_subtitle_in_a_silent_recording_is_rejected_as_no_speech_at_its_own_time(tmp_path: Path, cut: str) -> None:
+    (tmp_path / "mine").mkdir()
+    with wave.open(str(tmp_path / "mine" / "talk.wav"), "wb") as stream:
+        stream.setparams((1, 2, 24_000, 0, "NONE", ""))
+        stream.writeframes(bytes(2 * 24_000 * 6))
+    (tmp_path / "mine" / "talk.srt").write_text(f"1\n00:00:00,500 --> 00:00:02,500\n{sentence(1)}\n", encoding="utf-8")
+    done, (clip,) = bring(tmp_path / "set", tmp_path / "mine", cut=cut)
+    assert [problem.code for problem in done.problems] == []
+    assert clip.rejected == ("no-speech",)
+    assert [clip.start, clip.end] == pytest.approx([0.5, 2.5], abs=0.2)
+
+
+def test_a_missing_recording_of_a_list_is_named_as_a_file(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 6)
+    with (mine / "metadata.csv").open("a", encoding="utf-8") as stream:
+        stream.write("77|слово и дело\n")
+    done, _ = bring(tmp_path / "set", mine)
+    (problem,) = done.problems
+    assert (problem.code, "77.wav" in problem.found) == ("media-missing", True)
+
+
+def test_no_clip_is_called_unusable_and_imported_at_once(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 2)
+    done, _ = bring(tmp_path / "set", mine, shortest=20.0, longest=30.0)
+    assert done.exit_code == 1
+    assert "every line" not in shown(done)
+
+
+def test_fixes_of_settings_that_exclude_each_other_name_the_settings(tmp_path: Path) -> None:
+    mine = [lj_list(tmp_path / "mine", 2), tmp_path / "other"]
+    for change, flag in (({"shortest": 20.0, "longest": 2.0}, "--longest"), ({"media": tmp_path / "a.wav"}, "--media")):
+        with pytest.raises(ConfigError) as caught:
+            bring(tmp_path / "set", *(mine if "media" in change else mine[:1]), **change)
+        assert flag in caught.value.finding.cure
+        assert "--help" not in caught.value.finding.cure
+    with pytest.raises(ConfigError) as caught:
+        data_split(DataSplitSettings(dataset=tmp_path / "set", validation=0.5, test=0.5))
+    assert "--validation" in caught.value.finding.cure

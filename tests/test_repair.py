@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.contract.cases import Case, batch
 from tests.support.check_files import State, state_of
@@ -21,6 +21,7 @@ from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import RepairSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import compute_sha256
+from voxgraft.core.results import plain_text
 from voxgraft.inspect.repair import RepairResult, repair
 from voxgraft.models import get_family
 from voxgraft.models.speech_model import compute_hidden_states, compute_losses, load_model
@@ -371,3 +372,19 @@ def test_what_is_put_right_by_hand_is_refused_with_what_to_do(
         with pytest.raises(VoxgraftError, match="checkpoint-low-rank"):
             repaired(ground, made["checkpoint"], tmp_path / "new.safetensors", body=0.5)
     assert not (tmp_path / "new.safetensors").exists()
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".bin", ".ckpt"])
+def test_every_torch_suffix_that_is_accepted_is_in_the_help(suffix: str, tmp_path: Path) -> None:
+    base = get_family("tiny").shipped_folder()
+    assert base is not None
+    state = load_file(base / "t3.safetensors")
+    state["text_emb.weight"][5, 3] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors")
+    output = tmp_path / f"new{suffix}"
+    done = repair(RepairSettings(checkpoint=tmp_path / "nan.safetensors", base=Path("tiny"), output=output))
+    assert torch.load(output, weights_only=True)
+    assert suffix in str(RepairSettings.model_fields["output"].description)
+    lines = [line if isinstance(line, str) else plain_text(line) for line in done.lines() if not hasattr(line, "rows")]
+    assert lines[1] == "repaired:"
+    assert "no further repair" in next(line for line in lines if line.startswith("after: "))

@@ -166,3 +166,20 @@ def test_the_verb_writes_the_sides_and_tells_leaks(tmp_path: Path) -> None:
     assert clips[5].id in str(third.lines()[-1])
     with pytest.raises(VoxgraftError):
         data_split(DataSplitSettings(dataset=tmp_path, validation=0.5, test=0.5))
+
+
+def test_the_fix_of_an_impossible_split_names_only_a_unit_that_works() -> None:
+    for num_recordings, fits in ((1, "--by part"), (8, "--by recording")):
+        clips = [replace(clip, speaker="anna") for clip in _clips(num_recordings, each=400 // num_recordings)]
+        with pytest.raises(VoxgraftError) as caught:
+            split_clips(clips, SHARES, "speaker", 1, NO_PRINTS)
+        assert fits in caught.value.finding.cure
+        assert split_clips(clips, SHARES, fits.removeprefix("--by "), 1, NO_PRINTS)
+    with pytest.raises(VoxgraftError) as caught:
+        split_clips(_clips(1, each=1), SHARES, "speaker", 1, NO_PRINTS)
+    assert "--by" not in caught.value.finding.cure
+
+
+def test_a_split_does_not_judge_the_quality_of_clips() -> None:
+    clips = [replace(clip, seconds=90.0) for clip in _clips(30)]
+    assert not any(clip.rejected for clip in split_clips(clips, SHARES, "recording", 1, NO_PRINTS))

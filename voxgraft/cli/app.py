@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import (
     App,
@@ -29,6 +29,8 @@ from cyclopts import (
     UnknownOptionError,
     UnusedCliTokensError,
 )
+from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry, NameRenderer
+from cyclopts.help.specs import get_default_parameter_columns
 
 from voxgraft import __version__
 from voxgraft.cli.commands import COMMAND_GROUPS, COMMANDS, HELP_PANELS, RARE_SETTINGS, CliCommand
@@ -56,6 +58,9 @@ from voxgraft.core.errors import (
 from voxgraft.core.files import convert_system_error, path_exists
 from voxgraft.core.results import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK
 from voxgraft.core.run import RUN_FILE
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
 
 COMMAND_LINE_ORIGIN = "command line"
 COMMON_FLAGS = ("--config", "--dry-run", "--json", "--quiet", "--help")
@@ -216,6 +221,18 @@ def build_cli_app(
     return app, by_command
 
 
+def _help_columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]) -> tuple[ColumnSpec, ...]:
+    """Columns of a table of flags: none is broken inside its name, as long as it fits into half of the width."""
+    *first, name, description = get_default_parameter_columns(console, options, entries)
+    longest = max((len(flag) for entry in entries for flag in entry.all_options), default=0) + 2  # and the indent
+    width = max(name.max_width or 0, min(longest, console.width // 2))
+    name = ColumnSpec(NameRenderer(width), header=name.header, justify="left", style=name.style, max_width=width)
+    return (*first, name, description)
+
+
+_HELP_FORMATTER = DefaultFormatter(column_specs=_help_columns)
+
+
 def _build_signature_function(cli_command: CliCommand, *, show_all: bool, show_unread: bool) -> Callable[..., None]:
     """A function that only carries the signature: the command itself runs later, with its resolved settings."""
 
@@ -227,7 +244,9 @@ def _build_signature_function(cli_command: CliCommand, *, show_all: bool, show_u
     for leaf in cli_command.leaves():
         title = leaf.section.capitalize() or "Settings"
         about = inspect.getdoc(leaf.owner) or ""
-        group = groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
+        group = groups.setdefault(
+            leaf.section, Group(title, help=about, sort_key=len(groups), help_formatter=_HELP_FORMATTER)
+        )
         is_positional = leaf.key in cli_command.positional
         is_switch = leaf.field.annotation is bool
         # Longest name first: cyclopts tries them in order and takes --tokenizer as the start of --tokenizer.file.

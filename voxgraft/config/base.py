@@ -277,7 +277,9 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     hint = find_nearest_name(str(value), leaf.choices)
     if leaf.choices and not hint:
         return "use one of the expected values."
-    return f"did you mean `{hint}`?" if hint else f"correct the value of this setting: {leaf.field.description}"
+    return (
+        f"did you mean `{hint}`?" if hint else f"change `{origin.name}`. About this setting: {leaf.field.description}"
+    )
 
 
 def _is_language_field(fault: ErrorDetails) -> bool:

@@ -77,7 +77,7 @@ class UpdateSettings(Settings):
 
 
 class GraftSettings(RunSettings):
-    """The run, and all settings of its run.yaml."""
+    """The run, and its settings that this command reads."""
 
     run: RunWithFlags
 
@@ -500,7 +500,7 @@ class ExportSettings(Settings):
     model: Path
     """Folder of a run, or folder of a graft (then --base is required)."""
     to: ExportKind | None = None
-    """Target: graft (to share), peft, or an original package. Default: graft; with train.mode merged, that package."""
+    """Target: graft (to share), peft, or the original package. Default: graft; after merged training, the package."""
     drop_in: bool = False
     """Chatterbox: write a model that the original package loads unchanged. It speaks only the new language."""
     parts: ExportParts = "both"
@@ -623,7 +623,7 @@ class DiagnoseSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files of the new language to check instead of the built-in sentences."""
     base_config: Path | None = None
-    """Config file of the trainer that wrote the checkpoint, or a file with its command line."""
+    """Config of the trainer that wrote the checkpoint, or a file with the training command."""
     prepared: Path | None = None
     """Prepared data that the checkpoint was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True
@@ -648,7 +648,7 @@ class RepairSettings(Settings):
     base: Path
     """Folder of the base that the checkpoint was trained from, or tiny for the built-in one."""
     output: Path
-    """New file: NAME.safetensors, or NAME.pt or NAME.pth for a torch archive."""
+    """New file: NAME.safetensors, or a torch archive (.pt, .pth, .bin, .ckpt)."""
     overwrite: bool = False
     """Replace the output and its report if they exist."""
     tokenizer: Path | None = None

@@ -44,7 +44,7 @@ class DataImportSettings(Settings):
     reimport: bool = False
     """Import changed sources again. Unchanged clips keep their ids and splits."""
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Maximum share of lines or sources left out (unreadable, missing, no text) before the exit code is 1."""
+    """Maximum share of lines, or of sources, without a usable clip (0.2 is a fifth). If more, the exit code is 1."""
     cut: CutMethod = "pauses"
     """Clip edges: pauses (move to the nearest pause) or times (as in the subtitles)."""
     activity: VadBackend = "energy"
@@ -164,7 +164,7 @@ class DataReportSettings(Settings):
 
 
 class DataSplitSettings(Settings):
-    """How to split into training, validation and test."""
+    """How to split into training, validation and test. Bad clips are rejected by `voxgraft data report`, not here."""
 
     dataset: DatasetFolder
     validation: float = Field(0.05, ge=0, lt=1)

@@ -95,9 +95,9 @@ TextEncoding = Annotated[
 SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
-        description="What counts as one speaker if the sources have no names. auto: a recording with subtitles, a "
-        "transcript list, or a folder of clips. folder: a folder. recording: a recording, with all clips cut from it. "
-        "file: an audio file."
+        description="What counts as one speaker if the sources have no names. auto depends on the "
+        "source: each recording with subtitles, each transcript list or each folder of clips. Or always: folder, "
+        "recording (with all clips cut from it), or file (an audio file)."
     ),
 ]
 
@@ -140,7 +140,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Recordings, clips and prepared clips. docs/migration.md explains the data of IndexTTS-2 trainers."""
+    """Where recordings, clips and prepared clips are."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (use `data import`)."""
@@ -149,9 +149,9 @@ class DataSettings(Settings):
     speaker_from: SourceSpeaker = "auto"
     encoding: TextEncoding = None
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Maximum share of lines or sources that an import may leave out (unreadable, missing, no text)."""
+    """Maximum share of lines, or of sources, that an import may leave out. If more are unusable, it is an error."""
     dataset: Path | None = None
-    """Dataset that `go` imports into and `prepare` reads. Default: RUN/data."""
+    """Folder of the clips. `go` imports into it; `prepare`, and `graft` without texts, read it. Default: RUN/data."""
     train: tuple[Path, ...] = ()
     """Prepared training clips of the new language (folders). Default: data/train in the run folder."""
     valid: tuple[Path, ...] = ()

@@ -475,7 +475,7 @@ def write_problems_file(dataset: DatasetFolder) -> None:
 def format_problems(problems: Sequence[SourceProblem], file: Path) -> list[Line]:
     """The worst problems in full, some of each kind, and the number of each kind."""
     if not problems:
-        return ["every line of the sources was imported"]
+        return ["no line of the sources was left out"]
     order = {"error": 0, "warning": 1, "note": 2}
     turns: Counter[str] = Counter()
     ranked: list[tuple[int, int, Finding]] = []
@@ -488,7 +488,7 @@ def format_problems(problems: Sequence[SourceProblem], file: Path) -> list[Line]
     ]
     message = ", ".join(f"{code} {count:,}" for code, count in turns.most_common())
     lines: list[Line] = [line for item in shown for line in item.lines()]
-    return [*lines, f"reported lines by code: {message} (each one: {file})"]
+    return [*lines, f"reported lines by code: {message} (details: {file})"]
 
 
 def _read_scan_problems(dataset: DatasetFolder) -> list[SourceProblem]:

@@ -385,11 +385,11 @@ class DataImportResult:
                     f"{one.clips:,}",
                     f"{one.seconds / 60:.1f}",
                     f"{one.rejected:,}",
-                    "failed" if one.failed else "",
+                    "failed" if one.failed else "imported",
                 )
                 for one in self.source_results
             )
-            lines.append(Table(("source", "clips", "minutes", "rejected", ""), rows))
+            lines.append(Table(("source", "clips", "minutes", "rejected", "state"), rows))
         if before := [name for name in self.plan.known if name not in self.plan.copies]:
             lines.append(f"imported before, unchanged: {', '.join(before[:MAX_SHOWN_PROBLEMS])}")
         for original, copy in list(self.plan.copies.items())[:MAX_SHOWN_PROBLEMS]:
@@ -436,7 +436,8 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
     again = again or build_reimport_policy(settings)
     if settings.media is not None and len(settings.sources) != 1:
         message = f"--media gives one file for {len(settings.sources)} sources"
-        raise ConfigError("config-value", message, expected="one subtitle file")
+        cure = "give the one subtitle file that belongs to the recording, or omit --media."
+        raise ConfigError("config-value", message, expected="one subtitle file", cure=cure)
     dataset = DatasetFolder(settings.dataset)
     sources, unused = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
     options, results = build_import_options(settings), list[SourceImportResult]()
@@ -488,7 +489,8 @@ def build_import_options(settings: DataImportSettings) -> ImportOptions:
             longest = min(longest, max_codes / kind.code_hz)
     if settings.shortest >= longest:
         found = f"shortest is {settings.shortest} s and longest {longest:g} s"
-        raise ConfigError("config-value", found, expected="a shortest below the longest")
+        cure = "reduce --shortest, or increase --longest (without it, --family may limit the length)."
+        raise ConfigError("config-value", found, expected="--shortest below --longest", cure=cure)
     cut = CutOptions(
         settings.shortest, longest, settings.lead, settings.tail, settings.join_gap, settings.cut == "pauses"
     )

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from voxgraft.audio.files import AudioSamples, MediaReader, write_clip_audio
+from voxgraft.audio.files import AUDIO_SUFFIXES, AudioSamples, MediaReader, write_clip_audio
 from voxgraft.audio.metrics import RollingAudioBuffer, SileroVad
 from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteError
 from voxgraft.core.languages import is_language_code
 from voxgraft.core.results import format_names
 from voxgraft.data.folder import CLIPS_FOLDER, AudioStamp, DatasetFolder, delete_file, read_import_journal
 from voxgraft.data.lists import (
+    AUDIO_FOLDERS,
     TranscriptRow,
     find_audio_file,
     infer_recordings,
@@ -400,7 +401,12 @@ def read_row_audio(
     parts: dict[str, list[TranscriptRow]] = {}
     for row in rows:
         if row.data is None and find_audio_file(source.folder, row.audio, source.roots) is None:
-            code, found = "media-missing", f"{row.audio} does not exist"
+            code = "media-missing"
+            # A list may leave the ending out: a bare 3 would not be read as a file.
+            is_named = Path(row.audio).suffix.lower() in AUDIO_SUFFIXES
+            named = row.audio if is_named else f"{row.audio}.wav (or another audio format)"
+            folders = ", ".join(filter(None, AUDIO_FOLDERS))
+            found = f"no recording {named} in the folder of the list or in its folders {folders}"
             if is_outside(source.folder / row.audio, (source.folder, *source.roots)):
                 code, found = "path-outside", f"{row.audio} is not in {source.folder} or another folder that was given"
             problems.append(SourceProblem(code, found, *_row_location(source, row)))

@@ -239,7 +239,7 @@ def _align_cues(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions
         last, next_start, has_pause_after = _find_boundary(
             buffer, cue, after if _share_boundary(cue, after) else None, options
         )
-        end = min(max(start, last), buffer.seconds)
+        before_end, end = end, min(max(start, last), buffer.seconds)
         is_truncated = False
         if buffer.is_exhausted and cue.end > buffer.seconds + MIN_TRUNCATION_SECONDS and cue.start < buffer.seconds:
             active, _ = get_speech_frames(buffer, buffer.seconds - LEVEL_CONTEXT_SECONDS, buffer.seconds)
@@ -247,6 +247,13 @@ def _align_cues(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions
         active, begins = get_speech_frames(buffer, start - LEVEL_CONTEXT_SECONDS, end + LEVEL_CONTEXT_SECONDS / 2)
         frames = slice(*(max(0, round((at - begins) * LEVEL_FRAMES_PER_SECOND)) for at in (start, end)))
         speech = float(np.count_nonzero(active[frames])) / LEVEL_FRAMES_PER_SECOND
+        if end - start < MIN_CLIP_SPEECH_SECONDS and cue.start < buffer.seconds:
+            # In silence the next pause is the whole silence, and both edges land at its end. The cue's own times show
+            # what is wrong: there is no speech, although the recording does not end before.
+            active, begins = get_speech_frames(buffer, cue.start - LEVEL_CONTEXT_SECONDS, cue.end)
+            own = slice(*(max(0, round((at - begins) * LEVEL_FRAMES_PER_SECOND)) for at in (cue.start, cue.end)))
+            if not active[own].any():
+                start, end = max(before_end, cue.start), min(max(before_end, cue.end), buffer.seconds)
         yield _AlignedCue(
             cue,
             start,

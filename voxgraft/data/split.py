@@ -138,9 +138,16 @@ def _split_by(
         if by == "part":
             unit += f" (a part is up to {MAX_STRETCH_SECONDS:.0f} s of a recording, so a long recording has several)"
         found = f"{pluralize(len(used), 'usable clip')} in {unit}: none can be held out for {' and '.join(missing)}"
-        cure = "add recordings, or longer ones." if by == "part" else ""
-        if by == "speaker":
-            cure = "add speakers, or use --by recording; a speaker is then in training and held out."
+        cure = "add recordings, or longer ones."
+        if by != "part":
+            others = [("recording", "then a speaker can be in training and held out"), ("part", "a weaker test")]
+            fits = next(
+                (one for one in others[by == "recording" :] if _can_split_by(clips, shares, one[0], seed, prints)), None
+            )
+            unit = f"add {by}s"
+            cure = f"{unit}, or use --by {fits[0]} ({fits[1]})." if fits else f"{unit}."
+            if by == "recording" and len({clip.recording for clip in used}) > len(seconds):
+                cure += " Recordings that share audio count as one; `voxgraft data report DATASET` rejects duplicates."
         expected = f"at least {len(wanted) + 1} {by}s"
         raise ConfigError("split-impossible", found, expected=expected, cure=cure)
     made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
@@ -164,6 +171,21 @@ def _split_by(
                     aside.add(larger.id)
                     left[larger.split] -= 1
     return [replace(clip, rejected=(*clip.rejected, SPLIT_GAP_REASON)) if clip.id in aside else clip for clip in made]
+
+
+def _can_split_by(
+    clips: Sequence[ManifestClip],
+    shares: Mapping[SplitName, float],
+    by: str,
+    seed: int,
+    prints: Mapping[str, AudioFingerprint],
+) -> bool:
+    """Whether another unit gives every split something, so that a fix does not lead to the same error."""
+    try:
+        _split_by(clips, shares, by, seed, prints)
+    except ConfigError:
+        return False
+    return True
 
 
 def _assign_splits(seconds: Mapping[str, float], shares: Mapping[SplitName, float], seed: int) -> dict[str, SplitName]:
@@ -328,7 +350,8 @@ def data_split(settings: DataSplitSettings) -> DataSplitResult:
     """Split a dataset, and check whether anything is in two splits."""
     if settings.validation + settings.test >= 1:
         found = f"validation {settings.validation} and test {settings.test} leave nothing to train on"
-        raise ConfigError("config-value", found, expected="shares with a sum below 1")
+        cure = "reduce --validation or --test."
+        raise ConfigError("config-value", found, expected="shares with a sum below 1", cure=cure)
     shares: dict[SplitName, float] = {"validation": settings.validation, "test": settings.test}
     return _split_dataset(
         settings.dataset, lambda clips, prints: split_clips(clips, shares, settings.by, settings.seed, prints)

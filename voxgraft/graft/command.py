@@ -130,15 +130,19 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
     return lines
 
 
+# Where the rows start, by the name of the method; the other names can be read after a count as they are.
+_ROW_ORIGINS = {"tags": "from the mean of the base's language tags"}
+
+
 def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
     """How the rows were made, and what a few of them sit near."""
     if not methods:
         return ["no new rows: the base already has every token"]
-    method_counts = ", ".join(f"{count:,} {how}" for how, count in methods.items())
+    method_counts = ", ".join(f"{count:,} {_ROW_ORIGINS.get(how, how)}" for how, count in methods.items())
     rows = tuple(
         (
             printable_text(sample.piece),
-            sample.romanised or sample.how,
+            sample.romanised or {"tags": "mean of tags"}.get(sample.how, sample.how),
             f"{sample.norm:.3f}",
             f"{sample.base_norm:.3f}",
             "  ".join(f"{piece} {cosine:.2f}" for piece, cosine in sample.nearest),

@@ -337,7 +337,7 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
         findings.append(finding("body-rounded", found, where=where))
     elif heads := [change.name for change in body.changes if change.name.endswith("_head.weight")]:
         found = f"all {total:,} other tensors are the base's bits, including {' and '.join(heads)}: "
-        findings.append(finding("body-same", found + "only the text tables were extended", where=where))
+        findings.append(finding("body-same", found + "outside the text tables nothing changed", where=where))
     return findings + extra
 
 

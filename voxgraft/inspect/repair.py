@@ -177,7 +177,10 @@ class RepairResult:
         }
 
     def lines(self) -> list[Line]:
-        lines: list[Line] = [f"before: {self.before.word}: {self.before.sentence}"]
+        lines: list[Line] = [
+            f"before: {self.before.word}: {self.before.sentence}",
+            "repaired:" if self.done else "repaired: nothing",
+        ]
         lines += [f"  {tensor}: {what}" for tensor, what in self.done[:_MAX_TENSORS_SHOWN]]
         if len(self.done) > _MAX_TENSORS_SHOWN:
             lines.append(f"  and {len(self.done) - _MAX_TENSORS_SHOWN:,} more tensors")
@@ -194,7 +197,8 @@ class RepairResult:
             )
             lines.append(Table(("point", *(f"phone error {name}" for name in languages), ""), rows))
         word = self.after.verdict.word
-        lines.append(style_line("after: ", (word, VERDICT_STYLES[word]), f": {self.after.verdict.sentence}"))
+        more = "no further repair is needed; " if word == "RESUME" else ""
+        lines.append(style_line("after: ", (word, VERDICT_STYLES[word]), f": {more}{self.after.verdict.sentence}"))
         return [*lines, f"written to {self.output}", f"report: {self.report}"]
 
 

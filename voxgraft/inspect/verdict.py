@@ -97,8 +97,8 @@ class Verdict(NamedTuple):
 
 # What a finding means for the whole: in a sentence, and why nothing is left to continue with.
 _UNREADABLE_FAULT = (
-    "the file cannot be read: {found}",
-    "nothing can be recovered from it. Copy or download the file again; start over only if there is no good copy",
+    "only if there is no good copy of the file: it cannot be read: {found}",
+    "nothing can be recovered from this file. If you can copy or download it again, diagnose that copy first",
 )
 _UNREADABLE_CODE = (
     "do not load this file, it would run code: {found}",
@@ -128,7 +128,10 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
         ("tensor-missing", "tensor-shape"),
         ("its text tables do not have the base's type: {found}", "none of it fits this base"),
     ),
-    "torch-checksum": ("the file was damaged after it was written: {found}", _UNREADABLE_FAULT[1]),
+    "torch-checksum": (
+        "only if there is no good copy: the file was damaged after it was written: {found}",
+        _UNREADABLE_FAULT[1],
+    ),
     "rows-scattered": ("the rows were renumbered: {found}", _WRONG_IDS_REASON),
     "rows-copied": (
         "the embedding was overwritten: {found}",
@@ -320,7 +323,8 @@ def _verdict_repair(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict
         if code in by_code and not borne:
             faults.setdefault(repair, []).append(phrase.format(found=by_code[code].found))
     if "tensor-not-finite" in by_code:
-        faults.setdefault("rows", ["text rows are not finite, or too large to compute with"])
+        # First: where it is the only damage, it is also why the rows are not the base's.
+        faults.setdefault("rows", []).insert(0, "text rows contain NaN, infinite or absurdly large values")
     item = by_code.get("ids-past-table") or by_code.get("rows-vs-tokenizer")
     if case.cut_rows and item is not None and "head" not in faults:
         faults.setdefault("rows", []).append(f"its text tables end before the base's: {item.found}")
