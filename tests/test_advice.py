@@ -21,7 +21,7 @@ from tests.support.run_folders import error_of
 from voxgraft.cli import COMMANDS, run_cli
 from voxgraft.config.commands import DiagnoseSettings, EvaluateSettings, TokenizerProveSettings
 from voxgraft.config.data import DataImportSettings, DataReportSettings
-from voxgraft.core.errors import VoxgraftError, fill_placeholders, finding, raise_first_error
+from voxgraft.core.errors import VoxgraftError, fill_placeholders, find_nearest_name, finding, raise_first_error
 from voxgraft.core.files import read_text, write_text
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.import_command import data_import
@@ -300,6 +300,20 @@ def test_help_shows_a_command_the_settings_that_it_reads(capsys: pytest.CaptureF
     for verb in COMMANDS:
         known = {leaf.key for leaf in verb.leaves()} | {leaf.section for leaf in verb.leaves()}
         assert set(verb.reads) <= known, verb.name
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "nearest"),
+    [
+        ("nothing", ["import", "split", "graft", "train"], None),
+        ("trian", ["import", "split", "graft", "train"], "train"),
+        ("--train.freeze", ["--train.recognizer", "--train.steps"], None),
+        ("--train.stepz", ["--train.recognizer", "--train.steps"], "--train.steps"),
+        ("--row.noise", ["--rows.noise", "--rows.init"], "--rows.noise"),
+    ],
+)
+def test_only_a_name_that_was_probably_meant_is_suggested(name: str, valid: list[str], nearest: str | None) -> None:
+    assert find_nearest_name(name, valid) == nearest
 
 
 def test_the_talks_of_the_tutorial_start_without_a_warning() -> None:

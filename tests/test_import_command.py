@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -239,6 +240,27 @@ def test_merged_sets_keep_every_clip_of_both(whole: Path, films: Path, tmp_path:
         assert clip.resolve_audio(tmp_path / "all").read_bytes() == same.resolve_audio(sources[name]).read_bytes()
         assert clip.text == same.text
     assert data_merge(settings).to_json()["added"] == 0
+
+
+@pytest.mark.parametrize(("language", "codes"), [("am", []), ("xx", ["language-unlisted"])])
+def test_a_code_that_names_no_known_language_is_imported_with_a_warning(
+    films: Path, tmp_path: Path, language: str, codes: list[str]
+) -> None:
+    talks = tmp_path / "talks"
+    talks.mkdir()
+    for old, new in (("film.wav", "talk.wav"), ("film.am.srt", "talk.srt")):
+        shutil.copy(films / "one" / old, talks / new)
+    done, clips = _import(tmp_path / "set", talks, language=language)
+    assert clips
+    assert done.exit_code == 0
+    assert [item.code for item in done.findings()] == codes
+
+
+def test_another_code_of_a_language_is_refused_before_anything_is_imported(films: Path, tmp_path: Path) -> None:
+    with pytest.raises(VoxgraftError) as caught:
+        _import(tmp_path / "set", films / "one", language="amh")
+    assert (caught.value.code, caught.value.finding.cure) == ("config-value", "use the code am.")
+    assert not (tmp_path / "set").exists()
 
 
 def test_nothing_is_removed_without_a_word(films: Path, tmp_path: Path) -> None:

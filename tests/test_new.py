@@ -222,7 +222,8 @@ def test_what_is_there_is_never_replaced(project: Path, there: str) -> None:
         (["--base", "nowhere"], "file-missing"),
         (["--base", "am.txt"], "not-a-file"),
         (["--base", "."], "base-unknown"),
-        (["--base", "base", "--family", "indextts2"], "base-file-missing"),
+        (["--base", "base", "--family", "indextts2"], "base-other-family"),
+        (["--base", "base", "--texts", "cut.jsonl"], "text-manifest"),
         (["--base", "base", "--texts", "nowhere.txt"], "file-missing"),
         (["--language", "Amharic"], "config-value"),
         (["--language", ""], "config-value"),
@@ -232,6 +233,7 @@ def test_what_is_there_is_never_replaced(project: Path, there: str) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(project: Path, words: list[str], code: str) -> None:
+    (project / "cut.jsonl").write_text('{"a":\n', encoding="utf-8")
     before = sorted(project.rglob("*"))
     assert error_code(voxgraft(project, "new", "run", *words, "--json")) == code
     assert sorted(project.rglob("*")) == before

@@ -94,6 +94,17 @@ def test_too_few_recordings_are_refused_and_stretches_of_one_are_not() -> None:
     assert changes < 20, "stretches stay whole"
 
 
+@pytest.mark.parametrize("by", ["auto", "part", "recording", "speaker"])
+def test_without_usable_clips_the_split_asks_for_clips_not_for_recordings(by: str) -> None:
+    rejected = [replace(clip, rejected=("noise",)) for clip in _clips(4)]
+    for clips, found in ((rejected, "all of 40 clips are rejected"), ([], "the dataset has no clips")):
+        with pytest.raises(VoxgraftError) as caught:
+            split_clips(clips, SHARES, by, 1, NO_PRINTS)
+        item = caught.value.finding
+        assert (item.code, item.found, item.expected) == ("split-impossible", found, "usable clips")
+        assert "data info" in item.cure
+
+
 def _sounds(clips: list[ManifestClip]) -> dict[str, AudioFingerprint]:
     chance = np.random.default_rng(0)
     return {clip.id: chance.integers(0, 1 << 24, 80).astype(np.uint32) for clip in clips}

@@ -85,6 +85,22 @@ def test_of_a_manifest_the_texts_are_read_that_are_learned_from(tmp_path: Path) 
         assert (refused.value.code, "line 3" in refused.value.finding.found) == ("text-manifest", True)
 
 
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ('{"a":\n', "line 1 is not valid JSON: column 6: Expecting value"),
+        ('{"x": 1}\n', "line 1 is not the first line of a manifest"),
+        ('{"voxgraft_manifest": 1}\n{"text": "a"}\n{"text": \n', "line 3 is not valid JSON: column 9: Expecting value"),
+    ],
+)
+def test_a_jsonl_that_is_no_manifest_is_refused_with_its_line(tmp_path: Path, lines: str, found: str) -> None:
+    path = written(tmp_path, lines.encode(), "texts.jsonl")
+    with pytest.raises(TextError) as refused:
+        read_texts([path])
+    item = refused.value.finding
+    assert (item.code, item.found, item.where) == ("text-manifest", found, str(path))
+
+
 def test_the_hash_of_a_manifest_is_one_of_the_texts_and_that_of_another_file_one_of_its_bytes(tmp_path: Path) -> None:
     path = manifest(tmp_path, *CLIPS)
     expected = hashlib.sha256("ሀ\nለ\nሐ\nመ\n".encode()).hexdigest()

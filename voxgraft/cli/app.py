@@ -6,7 +6,6 @@ cyclopts only splits the line and prints help. Values stay texts; `config` alone
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import os
 import platform
@@ -164,13 +163,7 @@ def translate_usage_error(error: CycloptsError, commands: Sequence[CliCommand]) 
             if command is not None:
                 known += [name for leaf in command.leaves() for name in command.flag_names(leaf)]
             hint = find_nearest_name(flag.replace("_", "-"), known)
-            # In one section, the section's name alone makes all names similar.
-            section, _, own_name = flag.rpartition(".")
-            if hint and section and hint.rpartition(".")[0] == section:
-                names = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
-                near = difflib.get_close_matches(own_name, names, n=1, cutoff=0.6)
-                hint = f"{section}.{near[0]}" if near else None
-            elif hint is None and not section:  # `--steps` for `--train.steps`
+            if hint is None and "." not in flag:  # `--steps` for `--train.steps`
                 by_end = {name.rpartition(".")[2]: name for name in known if "." in name}
                 hint = by_end.get(find_nearest_name(flag.lstrip("-"), [*by_end]) or "")
             cure = f"did you mean `{hint}`?" if hint else help_hint

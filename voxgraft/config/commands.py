@@ -279,7 +279,10 @@ class EvaluateSettings(Settings):
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
     listening_test: bool = False
-    """Write a page for a blind A/B test with people, not scores. Default folder: eval/default-listening in the run."""
+    """Write a page on which people compare two systems blindly (A/B test). No scores are computed.
+
+    Default folder: eval/default-listening in the run.
+    """
     listening_against: str = LISTENING_BASE
     """System to compare with: base, recordings (held-out clips), or the folder of a model or of WAV files."""
     listening_pairs: int = Field(20, ge=2, le=200)

@@ -189,7 +189,17 @@ def raise_first_error(findings: Iterable[Finding]) -> None:
     raise GraftError.of(replace(first, cure=first.cure + _fill_fix(more)))
 
 
+# Below this share of common letters another name was meant: `nothing` and `train` have half of theirs in common.
+_MIN_NAME_SIMILARITY = 0.6
+
+
 def find_nearest_name(name: str, valid: list[str]) -> str | None:
-    """The valid name closest to a mistyped one, if any is close."""
-    close = difflib.get_close_matches(name.replace("-", "_"), valid, n=1, cutoff=0.5)
-    return close[0] if close else None
+    """The valid name closest to a mistyped one, if any is close. Of names in one section, their last parts count."""
+
+    def similarity(other: str) -> float:
+        one, two = (word.lstrip("-").replace("-", "_").rpartition(".") for word in (name, other))
+        pair = (one[2], two[2]) if one[0] == two[0] else ("".join(one), "".join(two))
+        return difflib.SequenceMatcher(None, *pair).ratio()
+
+    nearest = max(valid, key=similarity, default=None)
+    return nearest if nearest is not None and similarity(nearest) >= _MIN_NAME_SIMILARITY else None

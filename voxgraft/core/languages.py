@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import regex
 
+from voxgraft.core.errors import ConfigError, Finding, finding
 from voxgraft.core.files import parse_json
 
 # Share of letters that a mistyped name must have in common: Amharik is Amharic, but an unknown language is none.
@@ -141,6 +143,19 @@ def find_exemplar(language: str) -> Exemplar | None:
         if len(last) == _SCRIPT_CODE_LENGTH:  # the same language in another script has other letters
             return None
     return None
+
+
+def language_findings(language: str, where: Path | None = None) -> list[Finding]:
+    """A warning about a code that CLDR does not have; an error if CLDR has the language under another code."""
+    if find_exemplar(language) is not None:
+        return []
+    code = canonical_language_code(language)
+    usual = f"{code}{language[len(base_language(language)) :]}"
+    if code is not None and (entry := find_exemplar(usual)) is not None:
+        found, cure = f"`{language}` is another code for {entry.name}", f"use the code {usual}."
+        raise ConfigError("config-value", found, expected=usual, where=where or "", cure=cure)
+    found = f"`{language}` is not in CLDR (Unicode's language data), so its alphabet is unknown"
+    return [finding("language-unlisted", found)]
 
 
 @cache

@@ -22,6 +22,7 @@ from voxgraft.config.data import DataImportSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, path_exists
+from voxgraft.core.languages import language_findings
 from voxgraft.core.results import Line, Table, format_names, pluralize
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import (
@@ -306,6 +307,7 @@ class DataImportResult:
     """Share of the sources that gave no clip, and the sentence that tells it."""
     max_left_out: float = 1.0
     doubled: tuple[DoubledSource, ...] = ()
+    language: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -314,7 +316,8 @@ class DataImportResult:
 
     def findings(self) -> list[Finding]:
         """What is wrong with the import as a whole."""
-        found = [problem.finding() for problem in self.problems if problem.code in REFUSAL_CODES]
+        found = language_findings(self.language) if self.language else []
+        found += [problem.finding() for problem in self.problems if problem.code in REFUSAL_CODES]
         if not self.used:
             counts = Counter(reason for one in self.journals for clip in one.clips for reason in clip.rejected)
             why = "; ".join(
@@ -429,6 +432,7 @@ class DataImportResult:
 
 def data_import(settings: DataImportSettings, again: ReimportPolicy | None = None) -> DataImportResult:
     """Find sources, cut them, and write the manifest."""
+    language_findings(settings.language)  # refuses a code that voxgraft does not use, before anything is written
     again = again or build_reimport_policy(settings)
     if settings.media is not None and len(settings.sources) != 1:
         message = f"--media gives one file for {len(settings.sources)} sources"
@@ -463,6 +467,7 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
         compute_import_loss(journals, unused),
         settings.max_left_out,
         doubled,
+        settings.language,
     )
 
 

@@ -130,9 +130,15 @@ def _split_by(
     sides = _assign_splits(seconds, shares, seed)
     wanted = [side for side in SPLITS[1:] if shares[side] > 0]
     if missing := [side for side in wanted if side not in sides.values()]:
-        unit = pluralize(len(seconds), "recording part" if by == "part" else by)
+        if not used:
+            found = f"all of {pluralize(len(clips), 'clip')} are rejected" if clips else "the dataset has no clips"
+            cure = "run `voxgraft data info DATASET`: it counts the reasons. Fix the sources, then import them again."
+            raise ConfigError("split-impossible", found, expected="usable clips", cure=cure)
+        unit = pluralize(len(seconds), by)
+        if by == "part":
+            unit += f" (a part is up to {MAX_STRETCH_SECONDS:.0f} s of a recording, so a long recording has several)"
         found = f"{pluralize(len(used), 'usable clip')} in {unit}: none can be held out for {' and '.join(missing)}"
-        cure = "add recordings."
+        cure = "add recordings, or longer ones."
         if by != "part":
             others = [("recording", "then a speaker can be in training and held out"), ("part", "a weaker test")]
             fits = next(
@@ -142,7 +148,7 @@ def _split_by(
             cure = f"{unit}, or use --by {fits[0]} ({fits[1]})." if fits else f"{unit}."
             if by == "recording" and len({clip.recording for clip in used}) > len(seconds):
                 cure += " Recordings that share audio count as one; `voxgraft data report DATASET` rejects duplicates."
-        expected = f"at least {len(wanted) + 1} {'recording part' if by == 'part' else by}s"
+        expected = f"at least {len(wanted) + 1} {by}s"
         raise ConfigError("split-impossible", found, expected=expected, cure=cure)
     made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
     if by != "part":

@@ -87,8 +87,22 @@ def resolve_base_family(folder: Path, name: str | None) -> Family:
     """The family of a base folder: the one that was named, else the one whose files exist."""
     # Files of a base that ships with voxgraft are known; others are read by every family until one knows them.
     shipped = next((own for own, path in BUILT_IN_BASES.items() if path == folder), None)
-    name = name or shipped
-    return get_family(name) if name else detect_family(folder)
+    if name is None:
+        return get_family(shipped) if shipped else detect_family(folder)
+    family = get_family(name)
+    try:
+        family.files(folder)
+    except FileError as error:
+        other = None
+        if error.code == "base-file-missing":
+            with suppress(VoxgraftError):
+                other = get_family(shipped) if shipped else detect_family(folder)
+        if other is not None and other.name != name:
+            found = f"the files of {folder.name} are of the family {other.name}, but `family` is {name}"
+            raise ConfigError("base-other-family", found, expected=other.name, where=folder) from None
+    except VoxgraftError:
+        pass  # whoever opens the files reports this
+    return family
 
 
 CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")

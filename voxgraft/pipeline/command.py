@@ -39,7 +39,7 @@ from voxgraft.core.files import (
     require_folder,
     write_text,
 )
-from voxgraft.core.languages import base_language, canonical_language_code, find_exemplar
+from voxgraft.core.languages import base_language, find_exemplar, language_findings
 from voxgraft.core.results import (
     EXIT_INTERRUPTED,
     Line,
@@ -72,7 +72,7 @@ from voxgraft.pipeline.stages import (
     require_steps_left,
     survey_stages,
 )
-from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers import open_tokenizer, require_texts
 
 OUTCOME_TITLES: dict[KeyOutcome, str] = {
     "mapped": "Taken over into run.yaml",
@@ -168,7 +168,7 @@ def create_run(settings: NewSettings) -> NewResult:
         kind.files(base)
     # Everything is checked before the folder is made, so that a mistyped path leaves nothing behind.
     for path in settings.texts:
-        require_file(path)
+        require_texts(path)
     for path in settings.sources:
         if not path_exists(path):
             raise FileError("file-missing", f"{path} does not exist", where=path)
@@ -190,18 +190,7 @@ def create_run(settings: NewSettings) -> NewResult:
         kind = get_family(run_settings.family) if run_settings.family else None
     text = _format_run_yaml(run_settings, run, rows)
     if (language := run_settings.language) is not None:
-        code = canonical_language_code(language)
-        usual = f"{code}{language[len(base_language(language)) :]}"
-        if find_exemplar(language) is None and code is not None and (entry := find_exemplar(usual)) is not None:
-            found, cure = f"`{language}` is another code for {entry.name}", f"use the code {usual}."
-            raise ConfigError("config-value", found, expected=usual, where=settings.run / RUN_FILE, cure=cure)
-        if find_exemplar(language) is None:
-            findings.append(
-                finding(
-                    "language-unlisted",
-                    f"`{language}` is not in CLDR (Unicode's language data), so its alphabet is unknown",
-                )
-            )
+        findings += language_findings(language, settings.run / RUN_FILE)
         if kind is not None and base_language(language) in kind.languages:
             language_names = ", ".join(kind.languages)
             found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {language_names})"

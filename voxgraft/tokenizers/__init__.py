@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 import regex
 
-from voxgraft.core.errors import TextError, TokenizerError
+from voxgraft.core.errors import FileError, TextError, TokenizerError
 from voxgraft.core.files import (
     compute_sha256,
     decode_utf8,
@@ -26,6 +26,7 @@ from voxgraft.core.files import (
     read_bytes,
     read_json,
     read_lines,
+    require_file,
     write_json,
 )
 
@@ -229,13 +230,26 @@ def read_texts(paths: Iterable[Path]) -> TextCorpus:
 
 def _iter_sentences(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a text; of a dataset's manifest, the texts of the clips in the training split."""
+
+    def parse(line: str, number: int) -> Any:
+        try:
+            return parse_json(line, path)
+        except FileError as error:
+            reason = error.finding.found.removeprefix("line 1, ")
+            raise TextError("text-manifest", f"line {number} is not valid JSON: {reason}", where=path) from None
+
     lines = read_lines(path)
+    if path.suffix != MANIFEST_SUFFIX:
+        yield from lines
+        return
     for number, line in lines:
-        if number == 1 and path.suffix == MANIFEST_SUFFIX and line.startswith(MANIFEST_PREFIX):
-            break
-        yield number, line
+        # As text, other JSON would be learned with its keys and braces.
+        if not line.startswith(MANIFEST_PREFIX):
+            parse(line, number)
+            raise TextError("text-manifest", f"line {number} is not the first line of a manifest", where=path)
+        break
     for number, line in lines:
-        clip = parse_json(line, f"{path}, line {number}")
+        clip = parse(line, number)
         text = clip.get("text") if isinstance(clip, dict) else None
         if not isinstance(text, str):
             raise TextError("text-manifest", f"line {number} has no text", where=path)
@@ -243,6 +257,14 @@ def _iter_sentences(path: Path) -> Iterator[tuple[int, str]]:
         rejected = bool(clip.get("rejected")) and not clip.get("taken_back")
         if text.strip() and not held_out and not rejected:
             yield number, text.strip()
+
+
+def require_texts(path: Path) -> None:
+    """Refuse a file of texts that does not exist, and a `.jsonl` that is not a dataset's manifest."""
+    require_file(path)
+    if path.suffix == MANIFEST_SUFFIX:
+        for _ in _iter_sentences(path):
+            pass
 
 
 def compute_texts_sha256(path: Path) -> str:
