@@ -67,12 +67,12 @@ def milliseconds(run: Callable[[], object]) -> float:
     for _ in range(3):
         run()
     for _ in range(REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         run()
         end.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
+        times.append(float(start.elapsed_time(end)))
     return statistics.median(times)
 
 
@@ -140,14 +140,15 @@ class Block:
             for group in self.groups
         )
         made.attention_in, made.attention_out, made.mlp_in, made.mlp_out = made.groups
-        made.d_heads = tuple(value.float() for value in self.d_heads)
+        query, key, value = self.d_heads
+        made.d_heads = (query.float(), key.float(), value.float())
         made.norm = copy.deepcopy(self.norm).float()
         return made
 
     def expected(self, name: str) -> list[Tensor]:
         """What plain torch makes of the same values in float32."""
         usual = gated_blocks.uses_kernels
-        gated_blocks.uses_kernels = lambda _: False
+        gated_blocks.uses_kernels = lambda x: False  # noqa: ARG005
         try:
             return list(tensors_in(self.in_float32().kernels()[name][0]()))
         finally:
@@ -256,7 +257,7 @@ class Block:
 
 def _narrow_as_columns(joint: Tensor, group: gated_blocks._Group) -> Callable[[], Tensor]:
     """Another way to compute what `_input_gradient` does: d_outputs is read once, not twice."""
-    ups = torch.block_diag(*group.up.chunk(len(group.weights)))  # [sum of O, N R]
+    ups: Tensor = torch.block_diag(*group.up.chunk(len(group.weights)))  # type: ignore[no-untyped-call]  # [sum of O, N R]
     inputs = group.down.shape[1]
 
     def run() -> Tensor:
