@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -98,6 +99,37 @@ def test_a_capture_comes_before_work_that_begins_later() -> None:
     while len(order) < 3:
         time.sleep(0.001)
     assert order == ["busy", "capture", "late"]
+
+
+def test_an_interrupted_wait_for_a_capture_lets_others_work() -> None:
+    lock, holds, release, worked = CaptureLock(), threading.Event(), threading.Event(), threading.Event()
+
+    def busy() -> None:
+        with lock.work():
+            holds.set()
+            release.wait()
+
+    def late() -> None:
+        while not lock._num_waiting:
+            time.sleep(0.001)
+        threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGUSR1)).start()
+        with lock.work():  # waits for the capture that waits
+            worked.set()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    main, before = threading.main_thread().ident or 0, signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        for function in (busy, late):
+            threading.Thread(target=function, daemon=True).start()
+        holds.wait(PATIENCE)
+        with pytest.raises(KeyboardInterrupt), lock.capture():
+            pass
+        assert worked.wait(PATIENCE), "blocked"
+    finally:
+        release.set()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_capture_that_fails_leaves_the_device_to_others() -> None:

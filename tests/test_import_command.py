@@ -256,11 +256,10 @@ def test_a_code_that_names_no_known_language_is_imported_with_a_warning(
     assert [item.code for item in done.findings()] == codes
 
 
-def test_another_code_of_a_language_is_refused_before_anything_is_imported(films: Path, tmp_path: Path) -> None:
-    with pytest.raises(VoxgraftError) as caught:
-        _import(tmp_path / "set", films / "one", language="amh")
-    assert (caught.value.code, caught.value.finding.cure) == ("config-value", "use the code am.")
-    assert not (tmp_path / "set").exists()
+def test_a_dataset_under_another_code_of_its_language_can_be_extended(films: Path, tmp_path: Path) -> None:
+    done, clips = _import(tmp_path / "set", films / "one", language="amh")
+    assert clips
+    assert [(item.code, item.expected) for item in done.findings()] == [("language-unlisted", "am")]
 
 
 def test_nothing_is_removed_without_a_word(films: Path, tmp_path: Path) -> None:

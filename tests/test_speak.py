@@ -26,6 +26,7 @@ from voxgraft.models import get_family
 from voxgraft.synthesis.command import CODES_FORMAT, SpokenUtterance, synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
+from voxgraft.text.encoder import TextEncoder
 
 TEXT = "bring me the blue cup"
 
@@ -155,6 +156,15 @@ def test_a_text_of_which_the_model_can_read_no_letter_is_refused(speakers: Synth
     with pytest.raises(VoxgraftError, match="no token for any letter") as caught:
         said_with(speakers, text="ሰላም ለዓለም!", language="en")
     assert caught.value.code == "speak-nothing"
+
+
+def test_letters_that_a_front_end_spells_with_other_tokens_are_read(
+    speakers: SynthesisModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Chinese for Chatterbox, whose tokens are Cangjie codes: one rare sign does not make a text unreadable."""
+    monkeypatch.setattr(TextEncoder, "prepare_base", lambda *_: "☃")
+    said = said_with(speakers, text="你好☃", language="en")
+    assert "speak-unknown-letters" in [item.code for item in said.findings]
 
 
 @pytest.mark.long

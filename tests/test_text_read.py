@@ -89,7 +89,7 @@ def test_of_a_manifest_the_texts_are_read_that_are_learned_from(tmp_path: Path) 
     ("lines", "found"),
     [
         ('{"a":\n', "line 1 is not valid JSON: column 6: Expecting value"),
-        ('{"x": 1}\n', "line 1 is not the first line of a manifest"),
+        ('{"x": 1}\n', "line 1 is not the header of a dataset manifest"),
         ('{"voxgraft_manifest": 1}\n{"text": "a"}\n{"text": \n', "line 3 is not valid JSON: column 9: Expecting value"),
     ],
 )
@@ -142,3 +142,8 @@ def test_the_built_in_corpus_has_5000_sentences_in_twelve_languages_and_six_scri
     assert len(languages) >= 12
     assert sum(count > 1000 for count in scripts.values()) >= 6
     assert all(text == text.strip() != "" for _, text in load_proof_corpus())
+
+
+def test_a_manifest_is_recognised_by_its_header_however_it_is_spaced(tmp_path: Path) -> None:
+    path = written(tmp_path, '{ "voxgraft_manifest" : 1 }\n{"text": "ሰላም"}\n'.encode(), "texts.jsonl")
+    assert read_texts([path]).sentences == ("ሰላም",)

@@ -17,7 +17,7 @@ from typing import Any
 
 import regex
 
-from voxgraft.core.errors import ConfigError, Finding, finding
+from voxgraft.core.errors import Finding, finding
 from voxgraft.core.files import parse_json
 
 # Share of letters that a mistyped name must have in common: Amharik is Amharic, but an unknown language is none.
@@ -145,17 +145,27 @@ def find_exemplar(language: str) -> Exemplar | None:
     return None
 
 
+def usual_language_code(language: str) -> str | None:
+    """The code under which CLDR has a language, if it is another one: `am` for `amh`, `am-ET` for `amh-ET`."""
+    code = None if find_exemplar(language) is not None else canonical_language_code(language)
+    usual = f"{code}{language[len(base_language(language)) :]}"
+    return usual if code is not None and find_exemplar(usual) is not None else None
+
+
+def is_same_language(one: str, other: str) -> bool:
+    """Whether two codes name one language: regions are left out, and `amh` is `am`."""
+    codes = [base_language(usual_language_code(language) or language) for language in (one, other)]
+    return codes[0] == codes[1]
+
+
 def language_findings(language: str, where: Path | None = None) -> list[Finding]:
-    """A warning about a code that CLDR does not have; an error if CLDR has the language under another code."""
+    """A warning about a code that CLDR does not have. What was made with such a code can still be used."""
     if find_exemplar(language) is not None:
         return []
-    code = canonical_language_code(language)
-    usual = f"{code}{language[len(base_language(language)) :]}"
-    if code is not None and (entry := find_exemplar(usual)) is not None:
-        found, cure = f"`{language}` is another code for {entry.name}", f"use the code {usual}."
-        raise ConfigError("config-value", found, expected=usual, where=where or "", cure=cure)
-    found = f"`{language}` is not in CLDR (Unicode's language data), so its alphabet is unknown"
-    return [finding("language-unlisted", found)]
+    found, expected = f"`{language}` is not in CLDR (Unicode's language data), so its alphabet is unknown", ""
+    if usual := usual_language_code(language):
+        found, expected = f"`{language}` is another code for `{usual}`, and its alphabet is not looked up", usual
+    return [finding("language-unlisted", found, expected=expected, where=where or "")]
 
 
 @cache

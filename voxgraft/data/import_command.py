@@ -432,7 +432,6 @@ class DataImportResult:
 
 def data_import(settings: DataImportSettings, again: ReimportPolicy | None = None) -> DataImportResult:
     """Find sources, cut them, and write the manifest."""
-    language_findings(settings.language)  # refuses a code that voxgraft does not use, before anything is written
     again = again or build_reimport_policy(settings)
     if settings.media is not None and len(settings.sources) != 1:
         message = f"--media gives one file for {len(settings.sources)} sources"

@@ -43,7 +43,7 @@ from voxgraft.core.files import (
     write_json,
     write_text,
 )
-from voxgraft.core.languages import base_language
+from voxgraft.core.languages import is_same_language
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.core.run import RUN_FILE, History, RunFolder, RunJournal
 from voxgraft.data.manifest import resolve_manifest_path
@@ -238,12 +238,10 @@ def _open_subject(settings: EvaluateSettings) -> EvaluationSubject:
     else:
         after = _open_model(context, kind, path, settings.language)
     new_language = after.text_encoder.language
-    if (
-        kind != "checkpoint"
-        and settings.language
-        and base_language(settings.language) != base_language(new_language or "")
-    ):
-        found = f"--language is {settings.language}, but {path.name} is a {kind} for {new_language}"
+    if kind != "checkpoint" and settings.language and not is_same_language(settings.language, new_language or ""):
+        found = (
+            f"--language is {settings.language}, but {path.name} is a {kind} for {new_language or 'no new language'}"
+        )
         cure = "leave --language out: it is for checkpoints that do not state their language."
         raise ConfigError("evaluate-language", found, expected=new_language or "", where=path, cure=cure)
     transcriber = Transcriber(None, "people listen")

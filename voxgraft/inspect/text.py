@@ -20,7 +20,7 @@ from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
 from voxgraft.core.files import is_file, is_folder
-from voxgraft.core.languages import base_language, describe_character
+from voxgraft.core.languages import describe_character, is_same_language
 from voxgraft.core.results import Table, pluralize
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.data.folder import DatasetFolder
@@ -558,7 +558,7 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
             found = f"{piece!r} has id {at}, which the original program deletes from every text"
             findings.append(finding("piece-on-deleted-id", found, where=where))
     graft = subject.graft
-    if graft is not None and language and base_language(graft.card.language) != base_language(language):
+    if graft is not None and language and not is_same_language(graft.card.language, language):
         found = f"the graft was made for {graft.card.language}, but the run's language is {language}"
         return [*findings, finding("graft-other-language", found, expected=graft.card.language, where=graft.folder)]
     tag = family.tag(language) if language and subject.grown is not None else None

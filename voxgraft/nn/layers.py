@@ -235,6 +235,7 @@ class CaptureLock:
                 self._changed.wait_for(lambda: not self._is_capturing and not self._working)
             finally:
                 self._num_waiting -= 1
+                self._changed.notify_all()  # after an interrupt, threads that waited for this capture go ahead
             self._is_capturing = True
         try:
             yield
@@ -275,7 +276,7 @@ def capture_graph(function: Callable[[], Captured], pool: Any = None) -> tuple[t
             # torch leaves the thread on the stream of captures, and its allocator in the capture.
             torch.cuda.set_stream(stream)
             _failed_graphs.append(graph)
-            with suppress(RuntimeError):  # it had ended
+            with suppress(RuntimeError, AttributeError):  # it had ended; the functions are private to torch
                 torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
                 torch._C._cuda_releasePool(torch.cuda.current_device(), pool)
             raise

@@ -39,7 +39,7 @@ from voxgraft.core.files import (
     require_folder,
     write_text,
 )
-from voxgraft.core.languages import base_language, find_exemplar, language_findings
+from voxgraft.core.languages import base_language, find_exemplar, language_findings, usual_language_code
 from voxgraft.core.results import (
     EXIT_INTERRUPTED,
     Line,
@@ -190,6 +190,9 @@ def create_run(settings: NewSettings) -> NewResult:
         kind = get_family(run_settings.family) if run_settings.family else None
     text = _format_run_yaml(run_settings, run, rows)
     if (language := run_settings.language) is not None:
+        if usual := usual_language_code(language):
+            found = f"`{language}` is another code for `{usual}`"
+            raise ConfigError("config-value", found, expected=usual, cure=f"use the code {usual}.")
         findings += language_findings(language, settings.run / RUN_FILE)
         if kind is not None and base_language(language) in kind.languages:
             language_names = ", ".join(kind.languages)

@@ -244,9 +244,9 @@ def _iter_sentences(path: Path) -> Iterator[tuple[int, str]]:
         return
     for number, line in lines:
         # As text, other JSON would be learned with its keys and braces.
-        if not line.startswith(MANIFEST_PREFIX):
-            parse(line, number)
-            raise TextError("text-manifest", f"line {number} is not the first line of a manifest", where=path)
+        header = parse(line, number)
+        if not isinstance(header, dict) or "voxgraft_manifest" not in header:
+            raise TextError("text-manifest", f"line {number} is not the header of a dataset manifest", where=path)
         break
     for number, line in lines:
         clip = parse(line, number)
