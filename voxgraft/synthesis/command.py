@@ -9,7 +9,6 @@ import base64
 import io
 import os
 import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -276,21 +275,13 @@ def _check_text(system: SpeakingModel, utterance: UtteranceRequest, text: str, l
     elif grown is not None and any(map(str.isdecimal, text := text_encoder.own_text(text))):
         example = next(part for part in text.split() if any(map(str.isdecimal, part)))
         yield finding("text-digits", f"{example!r:.40} stays as digits", where=where)
-    unknown, reads_a_letter = "", False
+    unknown = ""
     for code, part in parts:
         is_new = text_encoder.grown is not None and text_encoder.is_new_language(code)
         tokenizer = text_encoder.grown if is_new and text_encoder.grown is not None else text_encoder.base
         prepared = text_encoder.prepare(part) if is_new else text_encoder.prepare_base(part, code)
-        unread = tokenizer.unknown_text(prepared).replace(" ", "")
-        unknown += unread
-        # By the letters of the text itself: a front end may spell one with tokens of other letters (Cangjie).
-        spelled, missing = (set(unicodedata.normalize("NFKD", words.casefold())) for words in (part, unread))
-        reads_a_letter |= any(map(str.isalnum, spelled - missing))
+        unknown += tokenizer.unknown_text(prepared).replace(" ", "")
     if unknown := "".join(dict.fromkeys(unknown)):
-        if any(map(str.isalnum, unknown)) and not reads_a_letter:
-            found = f"the tokenizer has no token for any letter of {utterance.text!r:.80}"
-            cure = "give a text in this language, or another --language."
-            raise TextError("speak-nothing", found, expected=f"a text in {language}", where=where, cure=cure)
         yield finding(
             "speak-unknown-letters", f"the tokenizer has no token for these characters: {unknown:.80}", where=where
         )
