@@ -108,7 +108,9 @@ def index(made: dict[str, Made]) -> Made:
 def test_a_run_as_graft_makes_it_passes_without_a_warning(name: str, made: dict[str, Made]) -> None:
     result = checked(**made[name].run_settings())
     assert result.exit_code == 0
-    assert codes(result) - {"spare-row", "text-share", "text-spelled", "set-missing"} == set()
+    # proof-unread: XTTS's own program cannot read some ordinals of the proof sentences.
+    notes = {"spare-row", "text-share", "text-spelled", "set-missing", "proof-unread"}
+    assert codes(result) - notes == set()
     assert not codes(result, "warning")
     looked_at = {"base", "graft", "tokenizer", "old text", "text", "rates of the run", "training data"}
     assert looked_at <= set(result.checked)
