@@ -66,6 +66,6 @@ def test_the_tokenizer_learns_from_what_is_said_in_clips_that_are_learnt_from(tm
     path.write_text(json.dumps(lines[0]) + "\n[1]\n", encoding="utf-8")
     with pytest.raises(VoxgraftError, match="text-manifest"):
         read_texts([path])
-    plain = tmp_path / "plain.jsonl"
+    plain = tmp_path / "plain.txt"
     plain.write_text(f"{first}\n{second}\n", encoding="utf-8")
     assert read_texts([plain]).sentences == (first, second)

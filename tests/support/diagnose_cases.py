@@ -364,7 +364,7 @@ DAMAGED = [
             Damage("speech head zero", family, _emptied, "REPAIR", ("body-lost",), "nothing in common with the base's"),
             Damage("head missing", family, _no_head, "REPAIR", ("head-missing",), "the text head is missing"),
             Damage(
-                "one new row not finite", family, _new_row_not_finite, "REPAIR", ("tensor-not-finite",), "not finite"
+                "one new row not finite", family, _new_row_not_finite, "REPAIR", ("tensor-not-finite",), "NaN, infinite"
             ),
             Damage("new rows not finite", family, _new_rows_not_finite, FRESH, ("tensor-not-finite",), "rows are lost"),
             Damage("one new row zero", family, _new_rows_empty(1), "RESUME", ("new-rows-zero",), "still empty"),
