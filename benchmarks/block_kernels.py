@@ -6,7 +6,7 @@
 
 Every kernel of `nn/gated_blocks.py` runs with each of several configurations; its time stands beside the time in which
 the bytes that it must read and write pass through memory, at the rate of a large copy measured in the same run. Then the
-matrix products of a block, with their rate. A configuration whose results differ from plain torch in float32 is told.
+matrix products of a block, with their rate. Configurations whose results differ from plain torch in float32 are marked WRONG.
 """
 
 from __future__ import annotations

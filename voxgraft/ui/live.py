@@ -150,7 +150,7 @@ def job_progress(project: Path, job: UiJob) -> JobProgress:
         if not stage:
             return JobProgress("creating the demo recordings" if first else "starting")
         return JobProgress(f"{stage} (stage {names.index(stage) + 1} of {len(names)})", names.index(stage) / len(names))
-    # By the button that has started it: jobs of one command are told apart by names that nobody typed.
+    # By the button that has started it: jobs of one command have generated names.
     target = PAGE_TARGETS.get((job.verb, ""))
     return JobProgress(target.label if target is not None else job.verb)
 

@@ -339,7 +339,7 @@ class WaveNet(FusableModule):
                 break
             residual, skip = added[..., :width], added[..., width:]
             y = y + residual
-            if missing:  # the zeros stay zeros, as the other way appends them anew
+            if missing:  # the zeros stay zeros, because the other order appends them again
                 y = F.pad(y[:, :length], (0, 0, 0, missing))
             y = y if frame_mask is None else y * frame_mask
             out = skip if out is None else out + skip
