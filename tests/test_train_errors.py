@@ -64,7 +64,7 @@ def edited(run: WholeRun, edit: Callable[[int, Clip], Clip]) -> Iterator[Clip]:
 
 
 @pytest.mark.long
-def test_another_tokenizer_is_refused_with_the_piece_that_differs(run: WholeRun, trained: WholeRun) -> None:
+def test_another_tokenizer_is_refused_with_the_token_that_differs(run: WholeRun, trained: WholeRun) -> None:
     graft_anew(run, pieces=30, longest=2)
     stale = run.refused("set-stale", train_steps=6)
     assert "made_from.tokenizer_sha256" in stale.finding.found
@@ -73,7 +73,7 @@ def test_another_tokenizer_is_refused_with_the_piece_that_differs(run: WholeRun,
     rows = [line.split() for line in error.finding.found.splitlines()]
     before, now = (load_graft(one.folder.graft).card for one in (trained, run))
     assert ["num_rows", str(before.num_rows), str(now.num_rows)] in rows
-    assert rows[-1][:2] == ["new", "piece"]
+    assert rows[-1][:2] == ["new", "token"]
     assert run.train("--fresh", train_steps=2).start == 0
 
 
