@@ -137,4 +137,4 @@ def test_a_file_cut_off_starts_fresh_only_without_a_good_copy(tmp_path: Path) ->
     settings = DiagnoseSettings(checkpoint=tmp_path / "cut.safetensors", base=Path("tiny"), report=False)
     verdict = diagnose_checkpoint(settings).verdict
     assert verdict.word == "START FRESH"
-    assert verdict.sentence.startswith("only if there is no good copy")
+    assert "diagnose that copy first" in verdict.reason

@@ -58,17 +58,20 @@ class Recognizer(Protocol):
         """Waves of one channel between -1 and 1, at `rate` samples a second, which it takes; all in one language."""
 
 
-def open_recognizer(setting: str) -> Recognizer:
-    """`built-in`, `built-in:FOLDER`, `whisper:FOLDER`, `whisper:SIZE` or `command:PROGRAM ARGUMENTS {wav}`."""
+def open_recognizer(setting: str, name: str = "--recognizer") -> Recognizer:
+    """`built-in`, `built-in:FOLDER`, `whisper:FOLDER`, `whisper:SIZE` or `command:PROGRAM ARGUMENTS {wav}`.
+
+    `name` is what the setting is called where the user has written it.
+    """
     kind, _, rest = setting.partition(":")
     if kind == "built-in":
         return BuiltInRecognizer.open(Path(rest) if rest else None)
     if kind == "whisper" and rest:
         return WhisperRecognizer(rest)
     if kind == "command" and rest.strip():
-        return CommandRecognizer(rest)
-    expected = 'built-in, whisper:SIZE, whisper:FOLDER or "command:PROGRAM ARGUMENTS {wav}"'
-    raise ConfigError("recognizer-unknown", f"{setting!r} is not a recognizer", expected=expected)
+        return CommandRecognizer(rest, name)
+    expected = "built-in, whisper:SIZE, whisper:FOLDER or 'command:PROGRAM ARGUMENTS {wav}'"
+    raise ConfigError("recognizer-unknown", f"{setting!r} is not a recognizer", expected=expected, where=name)
 
 
 # Two letters, or the three digits of a UN area, at the end of a code: pt-BR, es-419, zh_Hant_TW.
@@ -98,16 +101,18 @@ class CommandRecognizer:
     languages: frozenset[str] | None = None
     sample_rate: int | None = None
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, name: str = "--recognizer") -> None:
         try:
             self._words = shlex.split(command)
         except ValueError as fault:
-            raise ConfigError("recognizer-unknown", f"the command {command!r} cannot be parsed: {fault}") from fault
+            found = f"the command {command!r} cannot be parsed: {fault}"
+            cure = "close every quote of the command."
+            raise ConfigError("recognizer-unknown", found, where=name, cure=cure) from fault
         if not any(WAV_PLACEHOLDER in word for word in self._words[1:]):
             found = f"the command {command!r} does not contain {{wav}}"
-            raise ConfigError(
-                "recognizer-unknown", found, expected="the argument {wav}, which is replaced by the path of a WAV file"
-            )
+            expected = "the argument {wav}, which is replaced by the path of a WAV file"
+            cure = "add {wav} to the command: 'command:PROGRAM {wav}'."
+            raise ConfigError("recognizer-unknown", found, expected=expected, where=name, cure=cure)
         self.name = f"command:{command}"
         if shutil.which(self._words[0]) is None:
             raise _recognizer_failed_error(self.name, f"program {self._words[0]} not found")

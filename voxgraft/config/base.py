@@ -275,6 +275,10 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     if leaf is None or sort == "missing":
         return ""
     hint = find_nearest_name(str(value), leaf.choices)
+    # Of names that begin alike (`chatterbox-english`, `chatterbox-multilingual`), the beginning does not choose one.
+    alike = [name for name in leaf.choices if "-" in name and find_nearest_name(str(value), [name.partition("-")[0]])]
+    if len(alike) > 1 and str(value) not in leaf.choices and "-" not in str(value):
+        return f"did you mean {' or '.join(f'`{name}`' for name in alike)}?"
     if leaf.choices and not hint:
         return "use one of the expected values."
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
@@ -311,6 +312,23 @@ def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
         return {}
     file_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
     return {key: _format_override(now) for key, (now, _) in diff_settings(settings, file_settings).items()}
+
+
+def format_override_flags(run: RunFolder, settings: RunSettings) -> list[str]:
+    """The values that run.yaml has otherwise, as words of a command line, quoted for a shell."""
+    if not is_file(run.settings):
+        return []
+    file_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    words: list[str] = []
+    for key, (now, _) in diff_settings(settings, file_settings).items():
+        flag = "--" + key.replace("_", "-")
+        if isinstance(now, bool):
+            words.append(flag if now else f"{flag}=false")
+            continue
+        # A value that only the file has cannot be cleared by a flag.
+        for value in now if isinstance(now, tuple) else () if now is None else (now,):
+            words += [flag, shlex.quote(_format_override(value))]
+    return words
 
 
 def diff_settings(settings: RunSettings, file_settings: RunSettings) -> dict[str, tuple[Any, Any]]:

@@ -157,6 +157,12 @@ class ConfigError(VoxgraftError):
     """A setting, a run.yaml or a command line that does not make sense."""
 
 
+def exclusive_error(one: str, other: str) -> ConfigError:
+    """The error for two flags of which only one can be given."""
+    found, cure = f"{one} and {other} are both given", f"leave out {one} or {other}."
+    return ConfigError("config-value", found, expected="only one of them", where="command line", cure=cure)
+
+
 class TokenizerError(VoxgraftError):
     """A tokenizer file that is broken, of an unknown kind, or does not belong to the base."""
 

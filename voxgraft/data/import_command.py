@@ -20,7 +20,7 @@ from typing import Any
 
 from voxgraft.config.data import DataImportSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.errors import CATALOGUE, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, path_exists
 from voxgraft.core.languages import language_findings
 from voxgraft.core.results import Line, Table, format_names, pluralize
@@ -40,6 +40,7 @@ from voxgraft.data.manifest import LOST_CLIP_CODES, REFUSAL_CODES, SourceProblem
 from voxgraft.data.segment import REJECTION_MEANINGS, CutOptions
 from voxgraft.data.sources import ImportSource, compute_audio_stamps, compute_source_fingerprint, find_sources
 from voxgraft.models import get_family
+from voxgraft.text.encoder import check_text_script
 
 # Clips with the same text count as one clip within this difference: two people need different times for a sentence.
 SAME_SECONDS = 0.1
@@ -345,12 +346,17 @@ class DataImportResult:
                 "If two people read the same sentences, no action is needed."
             )
             found.append(finding("source-doubled", format_names(copied), where=self.dataset, cure=cure))
-        # Digits stay in the text where no rule says how the language reads them.
+        # `graft` refuses texts in another script; so early, it is still only a warning.
         used = [clip for one in self.journals for clip in one.clips if clip.is_used]
+        for item in check_text_script(self.language, [clip.text for clip in used]):
+            cure = f"{item.cure} Then import again with --reimport."
+            found.append(replace(item, level="warning", where=str(self.dataset), cure=cure))
+        # Digits stay in the text where no rule says how the language reads them.
         if left := [clip.text for clip in used if any(map(str.isdecimal, clip.text))]:
             shown = next(word for word in left[0].split() if any(map(str.isdecimal, word)))
             kept = f"{len(left):,} of {pluralize(len(used), 'text')} keep digits, the first {shown!r:.40}"
-            found.append(finding("text-digits", kept, where=self.dataset))
+            cure = f"{CATALOGUE['text-digits'].cure} Then import again with --reimport."
+            found.append(finding("text-digits", kept, where=self.dataset, cure=cure))
         return found
 
     def to_json(self) -> dict[str, Any]:

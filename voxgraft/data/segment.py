@@ -53,6 +53,7 @@ NO_SPEECH, NO_PAUSE, OVERLAPPING = "no-speech", "cut-in-speech", "overlapping"
 NOT_FINITE = "not-finite"
 # By the limits of the import. A report does not know these limits and therefore keeps the reasons.
 TOO_LONG, TOO_SHORT = "over-longest", "under-shortest"
+SPLIT_GAP_REASON = "split-gap"
 REJECTION_MEANINGS = {
     NO_SPEECH: "no speech at this time",
     NO_PAUSE: "the start or end cuts through speech",
@@ -60,6 +61,7 @@ REJECTION_MEANINGS = {
     NOT_FINITE: "samples are NaN or infinite",
     TOO_LONG: "longer than the maximum",
     TOO_SHORT: "shorter than the minimum",
+    SPLIT_GAP_REASON: "too near to a held-out part of its recording",
 }
 MIN_CLIP_SPEECH_SECONDS = 0.1
 # If fewer cues contain a mark that ends a sentence, a missing mark says nothing.

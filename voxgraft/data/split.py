@@ -23,12 +23,12 @@ from voxgraft.core.results import Line, Table, pluralize
 from voxgraft.data.folder import open_dataset_folder
 from voxgraft.data.manifest import SPLITS, ManifestClip, SplitName, format_length, write_manifest
 from voxgraft.data.report import choose_voice_clips, compute_dataset_metrics, voice_findings
+from voxgraft.data.segment import SPLIT_GAP_REASON
 
 # Longest stretch of a recording. In short recordings a stretch is as long as what one split needs.
 MAX_STRETCH_SECONDS = 120.0
 # Between the splits of one recording: neighbouring clips share a sentence, a breath, and background noise.
 SPLIT_GAP_SECONDS = 5.0
-SPLIT_GAP_REASON = "split-gap"
 # Whole recordings may hold out this multiple of the requested share; beyond it, stretches are used,
 MAX_HELD_OUT_RATIO = 2.5
 # but only if whole recordings would hold out this multiple of what stretches do: in short ones the gaps take most.
@@ -335,8 +335,8 @@ class DataSplitResult:
             aside = sum(SPLIT_GAP_REASON in clip.rejected for clip in self.clips)
             lines.append(
                 "parts of recordings are held out, because there are too few whole recordings; "
-                f"{pluralize(aside, 'clip')} in the {SPLIT_GAP_SECONDS:.0f} s next to them are not used "
-                f"({SPLIT_GAP_REASON})"
+                f"{pluralize(aside, 'clip')} in the {SPLIT_GAP_SECONDS:.0f} s next to them "
+                f"{'is' if aside == 1 else 'are'} rejected as {SPLIT_GAP_REASON}, so that no sound is in both parts"
             )
         if self.unheard:
             shown = ", ".join(self.unheard[:MAX_LEAKS_SHOWN])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from voxgraft.dataset.shards import ClipDataset, DatasetRole, DatasetSubset, rea
 from voxgraft.graft.folder import (
     RUN_CARD_NAME,
     Graft,
+    build_language_rules,
     collect_graft_settings,
     find_text_rules,
     load_graft,
@@ -134,6 +136,30 @@ class RunData:
         return not any(item.level == "error" for item in self.findings)
 
 
+# What stands for the folder that a user has to give.
+RECORDINGS_WORD = "RECORDINGS"
+
+
+def format_prepare_command(run: RunFolder, settings: RunSettings) -> str:
+    """The command that leads from what a run has now to prepared clips, as a user would type it."""
+    folder = shlex.quote(str(run.path))
+    if is_file(resolve_manifest_path(settings.data.dataset, run.data)):
+        return f"voxgraft prepare {folder}"
+    # `prepare` needs clips; `go` imports them first, and then prepares and trains.
+    return f"voxgraft go {folder}" + ("" if settings.data.sources else f" --data.sources {RECORDINGS_WORD}")
+
+
+def describe_prepare_step(run: RunFolder, settings: RunSettings) -> str:
+    """The fix for a run without prepared clips."""
+    command = format_prepare_command(run, settings)
+    if command.startswith("voxgraft prepare"):
+        return f"run `{command}`."
+    imports = "it imports data.sources, prepares the clips and trains"
+    if not settings.data.sources:
+        imports = "it imports the recordings in that folder, prepares the clips and trains"
+    return f"the run has no clips yet: run `{command}`; {imports}."
+
+
 def has_no_data(requirements: DataRequirements) -> bool:
     """Whether no one has named or made any data for the run yet."""
     data, run = requirements.settings.data, requirements.run
@@ -196,10 +222,17 @@ def _open_checked_set(
     else:
         family = requirements.graft.card.family
         if not path_exists(manifest):
-            raise FileError("set-missing", f"there is no prepared {role} set at {path}", where=path)
+            # What the user has named is not made by `prepare`.
+            named = path not in (requirements.run.data_set("train"), requirements.run.data_set("valid"))
+            cure = f"correct {ROLE_SETTING_KEYS[role]}: give a folder that `voxgraft prepare` wrote."
+            if not named:
+                cure = describe_prepare_step(requirements.run, requirements.settings)
+            raise FileError("set-missing", f"there is no prepared {role} set at {path}", where=path, cure=cure)
         if manifest.suffix != ".jsonl" or family != "indextts2":
             found = f"{path.name} is not a prepared {role} set of {family}"
-            raise FileError("set-missing", found, expected="a folder that `voxgraft prepare` wrote", where=path)
+            expected = "a folder that `voxgraft prepare` wrote"
+            cure = f"correct {ROLE_SETTING_KEYS[role]}: give such a folder."
+            raise FileError("set-missing", found, expected=expected, where=path, cure=cure)
         name = f"{manifest.parent.name}/{manifest.stem}"
         pairs = _open_pairs(requirements, path, role, name, of_base=of_base)
         findings += pairs.findings
@@ -210,9 +243,10 @@ def _open_checked_set(
     clips: ClipDataset
     if is_folder(path):
         if header.role not in ACCEPTED_ROLES[role]:
-            found = f"{path.name} was prepared for {header.role}, but is used for {role}"
-            cure = f"use it as {ROLE_SETTING_KEYS[header.role]}, or give a folder that was prepared for {role}."
-            expected = " or ".join(ACCEPTED_ROLES[role])
+            key = "data.replay_valid" if role == "valid" and of_base else ROLE_SETTING_KEYS[role]
+            found = f"{path.name} is named by {key}, but was prepared for {ROLE_SETTING_KEYS[header.role]}"
+            cure = f"move it from {key} to {ROLE_SETTING_KEYS[header.role]}; or name another folder in {key}."
+            expected = f"a set for {' or '.join(ACCEPTED_ROLES[role])}"
             findings.append(finding("set-role", found, expected=expected, where=path, cure=cure))
         required = requirements.header(of_base=of_base)
         clips = open_clip_dataset(path, expected=required, verify="hashes" if verify else "sizes")
@@ -318,11 +352,30 @@ def retention_findings(*, replayed: bool, measured: bool) -> list[Finding]:
     return found
 
 
+def train_setting_findings(train: TrainSettings, where: Path | str = "") -> list[Finding]:
+    """Settings that contradict each other; they show without data or a graft."""
+    found = [item for item in (_both_lengths_finding(train, where),) if item is not None]
+    if train.full_backbone and train.mode != "merged":
+        text = f"train.full_backbone is on, but train.mode is {train.mode}, which never trains the backbone"
+        cure = (
+            "turn full_backbone off; or set train.mode to merged to train the backbone, which can change old languages."
+        )
+        found.append(finding("config-value", text, expected="train.mode merged", where=where, cure=cure))
+    return found
+
+
+def _both_lengths_finding(train: TrainSettings, where: Path | str = "") -> Finding | None:
+    if train.steps is None or train.epochs is None:
+        return None
+    text = f"train.steps ({train.steps:,}) and train.epochs ({train.epochs:g}) are both set"
+    cure = "keep one of them; in run.yaml, clear the value of the other (`steps:` or `epochs:` with nothing behind it)."
+    return finding("config-value", text, expected="only one of them", where=where, cure=cure)
+
+
 def resolve_num_steps(train: TrainSettings, stream: DeterministicSampler) -> int:
     """Steps that the run is to have."""
-    if train.steps is not None and train.epochs is not None:
-        found = f"train.steps is {train.steps:,} and train.epochs is {train.epochs:g}"
-        raise ConfigError("config-value", found, expected="one of the two")
+    if (item := _both_lengths_finding(train)) is not None:
+        raise ConfigError.of(item)
     return stream.steps_for_epochs(train.epochs) if train.epochs is not None else train.steps or DEFAULT_STEPS
 
 
@@ -448,6 +501,8 @@ class RunContext:
     base_checkpoint: Checkpoint | None = None
     graft: Graft | None = None
     grown: Tokenizer | None = None
+    pending_rules: TextRules | None = None
+    """Text rules that the graft of the run will have, while there is none."""
     findings: list[Finding] = field(default_factory=list)
     """What went wrong while the parts were opened."""
 
@@ -474,6 +529,8 @@ class RunContext:
         """Text rules of the graft. How others normalized their texts is not known: those are read as they are."""
         if self.graft is not None and (self.grown is None or self.grown.sha256 == self.graft.tokenizer.sha256):
             return self.graft.card.rules
+        if self.grown is None and self.pending_rules is not None:
+            return self.pending_rules
         tokenizer_rules = find_text_rules(self.grown.path) if self.grown is not None else None
         return tokenizer_rules or TextRules(NO_RULES, self.settings.language or "")
 
@@ -538,7 +595,14 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
         return
     graft_folder = RunFolder(run).graft
     if not os.path.isdir(graft_folder):
-        context.findings.append(finding("graft-missing", f"{run} has no graft yet", where=run))
+        cure = ""
+        if format_prepare_command(RunFolder(run), settings).endswith(RECORDINGS_WORD):
+            quoted = shlex.quote(str(run))
+            cure = f"run `voxgraft graft {quoted}`, which makes it of the texts. Training needs recordings, too: "
+            cure += f"`voxgraft go {quoted} --data.sources {RECORDINGS_WORD}`."
+        context.findings.append(finding("graft-missing", f"{run} has no graft yet", where=run, cure=cure))
+        if named is None and (language := settings.language) is not None:
+            context.pending_rules = attempt(lambda: build_language_rules(settings, run, language))
         return
     context.graft = attempt(lambda: load_graft(graft_folder))
     if named is None and context.graft is not None:

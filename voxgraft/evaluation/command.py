@@ -94,7 +94,7 @@ from voxgraft.evaluation.sentences import (
     load_training_texts,
 )
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
-from voxgraft.graft.folder import MERGED_CARD_NAME, load_graft
+from voxgraft.graft.folder import MERGED_CARD_NAME, load_graft, require_graft_language
 from voxgraft.synthesis.engine import (
     ModelContext,
     SpeakingModel,
@@ -216,6 +216,7 @@ def _open_subject(settings: EvaluateSettings) -> EvaluationSubject:
     held_out = HeldOutData(why={"": NO_RUN_REASON}, seed=settings.seed)
     if run_settings is not None:
         kind, graft = "run", load_graft(run.graft)
+        require_graft_language(graft, run_settings.language)
         held_out = open_held_out_data(run, run_settings, context.family, context.files, graft)
     else:
         kind = _detect_kind(path)
@@ -246,7 +247,8 @@ def _open_subject(settings: EvaluateSettings) -> EvaluationSubject:
         raise ConfigError("evaluate-language", found, expected=new_language or "", where=path, cure=cure)
     transcriber = Transcriber(None, "people listen")
     if not settings.listening_test:
-        transcriber = open_transcriber(_recognizer_setting(settings, run_settings), new_language)
+        name = "--recognizer" if settings.recognizer else "evaluate.recognizer"
+        transcriber = open_transcriber(_recognizer_setting(settings, run_settings), new_language, name=name)
     sets = _load_sentence_sets(
         settings, context.languages(), new_language, run if run_settings else None, run_settings, held_out
     )

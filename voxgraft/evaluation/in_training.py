@@ -426,9 +426,8 @@ def build_in_training_evaluation(setup: TrainingSetup, loop: Trainer, recognizer
     sound = open_speech_renderer(context)
     voices = add_recordings(voices, find_recordings(setup.run, setup.settings.data.dataset), sound.vocoder)
     sound = sound.restrict_to_voices([voice.clip for voice in voices])
-    return InTrainingEvaluation(
-        loop, system, sentences, voices, sound, open_transcriber(recognizer), setup.options.seed
-    )
+    transcriber = open_transcriber(recognizer, name="train.recognizer")
+    return InTrainingEvaluation(loop, system, sentences, voices, sound, transcriber, setup.options.seed)
 
 
 def _speaking_parts(

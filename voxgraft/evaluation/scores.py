@@ -366,15 +366,15 @@ class Transcriber:
         return transcripts
 
 
-def open_transcriber(setting: str | None, language: str | None = None) -> Transcriber:
+def open_transcriber(setting: str | None, language: str | None = None, *, name: str = "--recognizer") -> Transcriber:
     """The recognizer that is named; else the built-in one, or Whisper for a `language` that only Whisper knows.
 
-    That there is none is a reason and no error, unless one was named.
+    That there is none is a reason and no error, unless one was named. `name` is what the setting is called.
     """
     if setting == NO_RECOGNIZER:
         return Transcriber(None, "the recognizer is set to none")
     if setting is not None:
-        return Transcriber(open_recognizer(setting))
+        return Transcriber(open_recognizer(setting, name))
     try:
         transcriber = Transcriber(open_recognizer(BUILT_IN_RECOGNIZER))
     except VoxgraftError as error:
@@ -394,13 +394,13 @@ def open_transcriber(setting: str | None, language: str | None = None) -> Transc
     )
 
 
-def require_recognizer(setting: str | None, language: str) -> None:
-    """Raise unless a recognizer that is named can be opened and knows the language."""
+def require_recognizer(setting: str | None, language: str, name: str = "evaluate.recognizer") -> None:
+    """Raise unless a recognizer that is named can be opened and knows the language. `name` is that of the setting."""
     if setting in (None, NO_RECOGNIZER):
         return
-    transcriber = open_transcriber(setting)
+    transcriber = open_transcriber(setting, name=name)
     if why := transcriber.why_unsupported(language):
-        raise ConfigError("recognizer-language", why, cure=RECOGNIZER_CURE)
+        raise ConfigError("recognizer-language", why, where=name, cure=RECOGNIZER_CURE)
 
 
 def compute_error_rates(

@@ -28,11 +28,13 @@ from voxgraft.core.files import (
     is_file,
     is_folder,
     require_disk_space,
+    require_folder,
     require_output_path,
     write_json,
     write_text,
 )
 from voxgraft.core.results import Line, Table
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE
 from voxgraft.evaluation.report import SCORES_NAME, read_scores
 from voxgraft.export.share import (
@@ -65,11 +67,13 @@ from voxgraft.graft.folder import (
     collect_versions,
     format_graft_readme,
     load_graft,
+    read_graft_card,
     write_pronunciations,
 )
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import GROWN, MERGED, Family, UpstreamFolder
 from voxgraft.nn.adapter import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME
+from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.tokenizers import open_tokenizer
 
 SHAREABLE_KINDS = ("peft", "graft")
@@ -121,48 +125,37 @@ class ExportResult:
 
 def export(settings: ExportSettings) -> ExportResult:
     """Write the export, and say what is missing in it or in its terms."""
-    source = open_export_source(settings)
+    # What can be refused without reading the base, which takes long, is refused first.
+    path = require_folder(settings.model)
+    run = RunFolder(path)
+    is_run = is_file(run.settings)
+    graft_folder = run.graft if is_run else path
+    if not is_file(graft_folder / GRAFT_CARD_NAME):
+        open_export_source(settings)  # raises what is wrong
+    graft_card = read_graft_card(graft_folder)
+    family = get_family(graft_card.family)
     if settings.to is None:
-        usual = choose_export_kind(source.family.name, merged=source.merged is not None)
-        settings = settings.model_copy(update={"to": source.family.name if settings.drop_in else usual})
+        merged = is_run and detect_trained_output(run, RunJournal(run.journal).read()) == "merged"
+        usual = choose_export_kind(family.name, merged=merged)
+        settings = settings.model_copy(update={"to": family.name if settings.drop_in else usual})
     assert settings.to is not None
-    require_export_kind(source.family, settings.to, drop_in=settings.drop_in)
+    require_export_kind(family, settings.to, drop_in=settings.drop_in)
+    output = settings.output
+    if output is None and not is_run:
+        raise ConfigError("config-missing", "the output folder is not set", expected="--output FOLDER")
+    if output is None:
+        output = run.export / (f"{settings.to}-drop-in" if settings.drop_in else str(settings.to))
+    command = _format_export_command(settings)
+    require_export_folder(output, overwrite=settings.overwrite, retry_command=f"{command} --overwrite")
+    terms = _collect_terms(settings, family, graft_card.licence or family.licence)
+    findings = terms.findings(command)
+    source = open_export_source(settings)
     if settings.to == "peft" and source.adapter is None:
         found = "the graft has no adapter: it was not trained yet, or only its rows were"
         raise GraftError("adapter-missing", found, where=source.graft.folder)
     if settings.to in SHAREABLE_KINDS and source.merged is not None and source.adapter is None:
         found = "the last training changed the backbone itself, so its result is not a graft"
         raise GraftError("export-kind", found, expected=f"--to {source.family.name}", where=source.graft.folder)
-    output = settings.output
-    if output is None and source.run is None:
-        raise ConfigError("config-missing", "the output folder is not set", expected="--output FOLDER")
-    if output is None:
-        assert source.run is not None
-        output = source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else str(settings.to))
-    # The command as it was typed, without terms and --overwrite, for messages that ask to run it again.
-    arguments: list[object] = ["voxgraft", "export", settings.model, "--to", str(settings.to)]
-    for flag, value in (("--base", settings.base), ("--family", settings.family), ("--output", settings.output)):
-        arguments += [flag, value] if value is not None else []
-    arguments += ["--drop-in"] if settings.drop_in else []
-    arguments += ["--parts", settings.parts] if settings.parts != "both" else []
-    arguments += ["--dtype", settings.dtype] if settings.dtype != "base" else []
-    arguments += ["--copy-files"] if settings.copy_files else []
-    command = shlex.join(map(str, arguments))
-    require_export_folder(output, overwrite=settings.overwrite, retry_command=f"{command} --overwrite")
-    # What the flags say; a terminal asks for the rest.
-    licence = source.graft.card.licence or source.family.licence
-    data_licence = settings.data_licence or progress.ask_user(
-        ["The terms are written into the card of the export. An empty answer leaves a term open."],
-        "Under which licence are the recordings and texts that it was trained on?",
-    )
-    consent = settings.consent or progress.ask_user(
-        [], "How have the speakers consented to a voice model of their speech?"
-    )
-    accepted = confirm_base_licence(
-        source.family.name, licence, "Do you pass these terms of the base on?", accepted=settings.accept_terms
-    )
-    terms = ShareTerms(licence, accepted, data_licence or None, consent or None)
-    findings = terms.findings(command)
     if source.trained_step is None:
         findings.append(finding("export-untrained", "the graft was not trained yet", where=source.graft.folder))
     if settings.to in SHAREABLE_KINDS:
@@ -176,6 +169,33 @@ def export(settings: ExportSettings) -> ExportResult:
     return ExportResult(output, settings.to, source.language, card, size, tuple(findings))
 
 
+def _format_export_command(settings: ExportSettings) -> str:
+    """The command as it was typed, without terms and --overwrite, for messages that ask to run it again."""
+    arguments: list[object] = ["voxgraft", "export", settings.model, "--to", str(settings.to)]
+    for flag, value in (("--base", settings.base), ("--family", settings.family), ("--output", settings.output)):
+        arguments += [flag, value] if value is not None else []
+    arguments += ["--drop-in"] if settings.drop_in else []
+    arguments += ["--parts", settings.parts] if settings.parts != "both" else []
+    arguments += ["--dtype", settings.dtype] if settings.dtype != "base" else []
+    arguments += ["--copy-files"] if settings.copy_files else []
+    return shlex.join(map(str, arguments))
+
+
+def _collect_terms(settings: ExportSettings, family: Family, licence: str) -> ShareTerms:
+    """What the flags say of the terms; a terminal asks for the rest."""
+    accepted = confirm_base_licence(
+        family.name, licence, "Do you pass these terms of the base on?", accepted=settings.accept_terms
+    )
+    data_licence = settings.data_licence or progress.ask_user(
+        ["The terms are written into the card of the export. An empty answer leaves a term open."],
+        "Under which licence are the recordings and texts that it was trained on?",
+    )
+    consent = settings.consent or progress.ask_user(
+        [], "How have the speakers consented to a voice model of their speech?"
+    )
+    return ShareTerms(licence, accepted, data_licence or None, consent or None)
+
+
 def choose_export_kind(family: str, *, merged: bool) -> ExportKind:
     """The default: the graft to share, or the original program's folders after merged training."""
     return family if merged else "graft"
@@ -186,9 +206,17 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
     if kind not in SHAREABLE_KINDS and kind != family.name:
         found = f"--to {kind}, but the base is of the family {family.name}"
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
-    if drop_in and not (kind == family.name and family.upstream().can_drop_in):
+    if drop_in and not family.upstream().can_drop_in:
         able = " or ".join(name for name in family_names() if get_family(name).upstream().can_drop_in)
-        raise ConfigError("export-kind", f"--drop-in cannot be used with --to {kind}", expected=f"--to {able} for it")
+        found = f"--drop-in is given, but the base is of the family {family.name}, which has no drop-in export"
+        cure = f"leave out --drop-in; --to {family.name} and --to graft write other exports."
+        expected = f"a base of the family {able} for --drop-in"
+        raise ConfigError("export-kind", found, expected=expected, where="command line", cure=cure)
+    if drop_in and kind != family.name:
+        cure = f"leave out --drop-in, or use --to {family.name}."
+        found = f"--drop-in is given with --to {kind}"
+        expected = f"--to {family.name} with --drop-in"
+        raise ConfigError("export-kind", found, expected=expected, where="command line", cure=cure)
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:

@@ -603,6 +603,10 @@ def download(settings: DownloadSettings) -> DownloadResult:
     )
     base = {"title": str(facts["title"]), "family": family, "licence": str(facts["licence"])}
     folder = settings.folder or Path("models") / settings.name
+    if (taken := next((path for path in (folder, *folder.parents) if is_file(path)), None)) is not None:
+        found = f"{taken} is a file, but the base needs a folder"
+        cure = f"give a folder that is new or empty: `voxgraft download {settings.name} FOLDER`."
+        raise FileError("not-a-file", found, expected="a folder", where=taken, cure=cure)
     free = free_disk_bytes(folder)
     files = [
         {"repository": facts["repository"], **file, "place": file.get("prefix", "") + file["name"]}
@@ -622,7 +626,11 @@ def download(settings: DownloadSettings) -> DownloadResult:
     except FileError as error:
         if error.code not in ("hub-missing", "hub-unreachable"):
             raise
-        return DownloadResult(base, folder, planned, free, error.finding)
+        first = "run `pip install huggingface_hub`"
+        if error.code == "hub-unreachable":
+            first = "check the network and the proxy (HTTPS_PROXY), then run the command again"
+        problem = replace(error.finding, cure=f"{first}; or copy the files as listed below.")
+        return DownloadResult(base, folder, planned, free, problem)
     # The files as the hub has them, folders file by file; with the git id of those that have no SHA-256 there.
     requested_files = []
     for file in files:

@@ -33,7 +33,6 @@ from voxgraft.core.files import (
     atomic_write_folder,
     compute_sha256,
     is_encodable_text,
-    is_file,
     make_path_relative,
     require_output_path,
     write_json,
@@ -44,18 +43,17 @@ from voxgraft.core.results import Line, SimpleResult, Table, pluralize, style_li
 from voxgraft.core.run import RUN_FILE
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.graft.folder import (
-    PRONUNCIATIONS_NAME,
     README_NAME,
     ROWS_NAME,
     RUN_CARD_NAME,
     GraftCard,
+    build_language_rules,
     collect_graft_settings,
     collect_versions,
     find_text_rules,
     format_graft_readme,
     load_base_tokenizer,
     load_text_encoder,
-    read_pronunciations,
     write_graft_card,
 )
 from voxgraft.graft.rows import (
@@ -215,11 +213,7 @@ def graft(settings: GraftSettings) -> GraftResult:
     base = open_tokenizer(files.tokenizer)
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
     tokenizer_settings = settings.tokenizer
-    rules = build_text_rules(
-        language, normalize=tokenizer_settings.normalise, fold_homophones=tokenizer_settings.fold_homophones
-    )
-    if is_file(listed := settings.run / PRONUNCIATIONS_NAME):
-        rules = replace(rules, pronunciations=read_pronunciations(listed, rules))
+    rules = build_language_rules(settings, settings.run, language)
     learned = None
     if tokenizer_settings.file is not None:
         grown, chosen = open_tokenizer(tokenizer_settings.file), f"{tokenizer_settings.file}, as given"

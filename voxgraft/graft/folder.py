@@ -12,7 +12,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,13 @@ from voxgraft.config.train_options import rename_saved_options
 from voxgraft.core.errors import (
     CheckpointError,
     FileError,
+    Finding,
     GraftError,
     TextError,
     TokenizerError,
     VoxgraftError,
     fill_placeholders,
+    finding,
 )
 from voxgraft.core.files import (
     compute_sha256,
@@ -41,12 +43,13 @@ from voxgraft.core.files import (
     require_folder,
     write_text,
 )
+from voxgraft.core.languages import is_same_language
 from voxgraft.core.results import pluralize
 from voxgraft.core.run import RUN_FILE
 from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder
-from voxgraft.text.normalize import NO_RULES, TextRules, TextRulesError
+from voxgraft.text.normalize import NO_RULES, TextRules, TextRulesError, build_text_rules
 from voxgraft.text.normalize.rules import caseless_key, fold_word
 from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
@@ -208,6 +211,29 @@ def find_pronunciations(folder: Path) -> Path | None:
     if is_file(run / RUN_FILE) and (is_file(listed) or is_file(run / RUN_CARD_NAME)):
         return listed
     return folder / PRONUNCIATIONS_NAME if is_file(folder / PRONUNCIATIONS_NAME) else None
+
+
+def graft_language_findings(graft: Graft, language: str | None) -> list[Finding]:
+    """An error if a run names another language than the one that its graft was made for."""
+    if language is None or is_same_language(graft.card.language, language):
+        return []
+    found = f"the graft was made for {graft.card.language}, but the run's language is {language}"
+    return [finding("graft-other-language", found, expected=graft.card.language, where=graft.folder)]
+
+
+def require_graft_language(graft: Graft, language: str | None) -> None:
+    """Raise unless a graft is for the language of its run."""
+    for item in graft_language_findings(graft, language):
+        raise GraftError.of(item)
+
+
+def build_language_rules(settings: RunSettings, run: Path | None, language: str) -> TextRules:
+    """The text rules that a graft of these settings states, with the run's list of pronunciations."""
+    own = settings.tokenizer
+    rules = build_text_rules(language, normalize=own.normalise, fold_homophones=own.fold_homophones)
+    if run is not None and is_file(listed := run / PRONUNCIATIONS_NAME):
+        rules = replace(rules, pronunciations=read_pronunciations(listed, rules))
+    return rules
 
 
 def read_pronunciations(path: Path, rules: TextRules | None = None) -> dict[str, str]:

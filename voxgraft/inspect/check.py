@@ -11,6 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.config.commands import CheckSettings
+from voxgraft.config.run import format_override_flags
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, Level, VoxgraftError, finding
 from voxgraft.core.files import parse_json, read_lines, require_file, require_folder
@@ -26,8 +28,10 @@ from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path, resolve_text_files
 from voxgraft.dataset.indextts2_manifest import StoredCodes, compute_trimmed_lengths, read_npy, read_sibling_durations
 from voxgraft.dataset.run_data import (
+    RECORDINGS_WORD,
     build_sampler,
     compute_set_weights,
+    format_prepare_command,
     has_no_data,
     load_run_data,
     provenance_findings,
@@ -54,6 +58,7 @@ from voxgraft.inspect.text import (
     pickle_findings,
     row_size_findings,
     run_rate_findings,
+    run_setting_findings,
     size_table,
     text_findings,
     text_rule_findings,
@@ -252,17 +257,28 @@ def evaluation_findings(subject: CheckSubject) -> list[Finding]:
     run = RunFolder(subject.run)
     manifest = resolve_manifest_path(settings.data.dataset, run.data)
     valid = settings.data.valid or (run.data_set("valid"),)
-    looks: list[Callable[[], None]] = [lambda: require_sentences(manifest, valid, language, ())]
-    if settings.evaluate.recognizer is not None:
-        from voxgraft.evaluation.scores import require_recognizer  # loads torch, which `check` needs for little else
+    looks: list[tuple[Level, Callable[[], None]]] = [
+        ("warning", lambda: require_sentences(manifest, valid, language, ()))
+    ]
+    # `train` opens its recognizer before the first step, and does not start without; `evaluate` comes later.
+    recognizers: list[tuple[Level, str, str | None]] = [
+        ("warning", "evaluate.recognizer", settings.evaluate.recognizer)
+    ]
+    if settings.train.listen_every:
+        recognizers.append(("error", "train.recognizer", settings.train.recognizer))
+    for level, name, recognizer in recognizers:
+        if recognizer is not None:
+            from voxgraft.evaluation.scores import require_recognizer  # loads torch, which `check` seldom needs
 
-        looks.append(lambda: require_recognizer(settings.evaluate.recognizer, language))
+            looks.append((level, partial(require_recognizer, recognizer, language, name)))
     found = []
-    for look in looks:
+    for level, look in looks:
         try:
             look()
         except VoxgraftError as error:
-            found.append(replace(error.finding, level="warning"))
+            # Training goes on with a recognizer that does not know the language: its speech is then not measured.
+            kept = "warning" if error.code == "recognizer-language" else level
+            found.append(replace(error.finding, level=kept))
     return found
 
 
@@ -312,6 +328,7 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
 
 
 DATA_TOPIC = "training data"
+_GRAFT_PART = "a complete graft"
 _PART_NAMES = {
     "any_checkpoint": "a checkpoint or a base",
     "base": "the base",
@@ -321,7 +338,7 @@ _PART_NAMES = {
     "checkpoint": "a checkpoint",
     "checkpoint_paths": "a checkpoint or a base",
     "family": "a known family",
-    "graft": "a run with a complete graft",
+    "graft": _GRAFT_PART,
     "grown": "an extended tokenizer",
     "old": "an old config",
     "prepared": "data of another trainer",
@@ -336,6 +353,7 @@ _PART_NAMES = {
 
 # Each thing to look at: the title that users see, the parts of the subject that it needs, and the function that looks.
 CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Finding]]], ...] = (
+    ("settings of the run", ("run",), run_setting_findings),
     ("base", ("base", "base_checkpoint", "base_tokenizer"), base_size_findings),
     ("run matches its base", ("run", "base"), provenance_findings),
     ("graft", ("graft", "base_checkpoint", "base_tokenizer"), graft_size_findings),
@@ -385,6 +403,8 @@ class CheckResult:
     sizes: Table | None = None
     not_given: tuple[str, ...] = ()
     run: Path | None = None
+    next_step: str = ""
+    """What to do now, if a run was checked."""
 
     @property
     def exit_code(self) -> int:
@@ -402,7 +422,9 @@ class CheckResult:
 
     def lines(self) -> list[Line]:
         lines: list[Line] = [self.sizes] if self.sizes else []
-        for item in sorted(self.findings, key=lambda item: list(LEVEL_STYLES).index(item.level)):
+        # That the graft is still to be made is no fault; what is wrong comes before it.
+        order = {item: (list(LEVEL_STYLES).index(item.level), item.code == "graft-missing") for item in self.findings}
+        for item in sorted(self.findings, key=order.__getitem__):
             first, *rest = item.lines()
             lines.append(style_line((first, LEVEL_STYLES[item.level])))
             lines += [line for line in rest if _NO_FIX_NEEDED not in line]
@@ -414,25 +436,15 @@ class CheckResult:
                 foreign += 1  # a run of voxgraft has nothing for these
             else:
                 by_reason.setdefault(reason, []).append(topic)
-        lines += [f"not checked: {', '.join(topics)} ({reason})" for reason, topics in by_reason.items()]
+        for reason, topics in by_reason.items():
+            words = reason.replace("needs ", "they need ") if reason.startswith("needs ") else reason
+            lines.append(f"not checked: {', '.join(topics)}; {words}")
         if foreign:
-            lines.append(f"skipped: {foreign} checks for files of other trainers: {', '.join(_FOREIGN_FLAGS)}")
+            flags = ", ".join(_FOREIGN_FLAGS)
+            lines.append(f"not needed for a run: {foreign} checks of checkpoints and data of other trainers ({flags})")
         absent = [name for name in self.not_given if not (foreign and name in _FOREIGN_FLAGS)]
         lines += [f"not given: {', '.join(absent)}"] if absent else []
-        lines.append(self.verdict)
-        if self.run is None:
-            return lines
-        # What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without.
-        run, codes = shlex.quote(str(self.run)), {item.code for item in self.findings}
-        if self.exit_code:
-            step = "fix the errors; training does not start while there is one"
-        elif "graft-missing" in codes:
-            step = f"voxgraft go {run}"
-        elif codes & {"set-missing", "set-incomplete"}:
-            step = f"voxgraft prepare {run}; training cannot start without clips"
-        else:
-            step = f"voxgraft train {run}"
-        return [*lines, f"next: {step}"]
+        return [*lines, self.verdict, *([f"next: {self.next_step}"] if self.next_step else [])]
 
     @property
     def verdict(self) -> Line:
@@ -451,9 +463,16 @@ def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Co
         if name in skip_topics or (name == DATA_TOPIC and not with_data):
             continue
         missing = list(dict.fromkeys(_PART_NAMES[need] for need in needs if getattr(subject, need) is None))
-        if subject.settings.base is None and any(word.startswith("the base") for word in missing):
+        base_parts = [word for word in missing if word.startswith("the base")]
+        if base_parts and (subject.settings.base is None or subject.base is None):
             # Where there is no base at all, its parts are not listed.
-            missing = [*(word for word in missing if not word.startswith("the base")), "a base"]
+            missing = [*(word for word in missing if word not in base_parts), "a base"]
+        if subject.run is not None and not ({"checkpoint", "old", "prepared"} & set(needs)):
+            # What a run lacks is its base or its graft: all other parts come with these two.
+            if subject.base is None and missing:
+                missing = ["a base"]
+            elif subject.graft is None and missing and not base_parts:
+                missing = [_GRAFT_PART]
         if missing:
             not_checked[name] = f"needs {' and '.join(missing)}"
             continue
@@ -488,4 +507,19 @@ def check(settings: CheckSettings) -> CheckResult:
         sizes = size_table(subject)
     names = (name.replace("_", "-") for name, there in given.items() if not there)
     listed = tuple("--" + name if name != "run" else "RUN" for name in names)
-    return replace(result, sizes=sizes, not_given=listed, run=settings.run)
+    step = _choose_next_step(settings.run, settings, result.findings) if settings.run is not None else ""
+    return replace(result, sizes=sizes, not_given=listed, run=settings.run, next_step=step)
+
+
+def _choose_next_step(path: Path, settings: CheckSettings, findings: Collection[Finding]) -> str:
+    """What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without."""
+    run, quoted, codes = RunFolder(path), shlex.quote(str(path)), {item.code for item in findings}
+    if {item.code for item in findings if item.level == "error"} - {"graft-missing"}:
+        return "fix the errors; training does not start while there is one"
+    prepare = format_prepare_command(run, settings)
+    if "graft-missing" in codes:
+        # Without recordings there is nothing to train on yet, but the graft can be made of texts.
+        return f"voxgraft graft {quoted}" if prepare.endswith(RECORDINGS_WORD) else f"voxgraft go {quoted}"
+    if codes & {"set-missing", "set-incomplete"}:
+        return f"{prepare}; training cannot start without clips"
+    return " ".join([f"voxgraft train {quoted}", *format_override_flags(run, settings)])

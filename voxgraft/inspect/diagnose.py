@@ -23,9 +23,11 @@ from voxgraft.checkpoints.load import find_shards, iter_values
 from voxgraft.checkpoints.steps import (
     STEP_MANIFEST_NAME,
     STEP_STATE_NAME,
+    StepFolder,
     damaged_step_finding,
     find_step_damage,
     list_step_folders,
+    read_step_values,
 )
 from voxgraft.checkpoints.torch_file import TEXT_TABLE_NAMES
 from voxgraft.config.base import parse_settings, read_settings_values
@@ -45,6 +47,7 @@ from voxgraft.core.files import (
 )
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
 from voxgraft.core.run import History, RunFolder, RunJournal
+from voxgraft.dataset.run_data import format_prepare_command
 from voxgraft.evaluation.scores import (
     SpeechRenderer,
     Transcriber,
@@ -223,7 +226,9 @@ class DiagnoseResult:
             items = [item for item in found.findings if item.level == level]
             lines += [style_line((item.lines()[0], style)) for item in items]
         lines += ["", style_line((verdict.word, VERDICT_STYLES[verdict.word]), f": {verdict.sentence}")]
-        lines += [f"  why: {verdict.reason}", *(f"  $ {command}" for command in verdict.commands)]
+        lines.append(f"  why: {verdict.reason}")
+        # What is no command of ours ("in the trainer that wrote it: ...") cannot be typed as it is.
+        lines += [f"  {'$ ' if command.startswith('voxgraft ') else ''}{command}" for command in verdict.commands]
         return [*lines, f"report: {self.folder / DIAGNOSIS_REPORT_NAME}"] if self.folder else lines
 
 
@@ -631,6 +636,8 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
             file=checkpoint,
             run=run.path,
             steps=steps,
+            flags=_read_training_flags([*damaged, *(folder for folder in folders if folder not in damaged)]),
+            prepare=format_prepare_command(run, run_settings),
             language=run_settings.language,
             kept=keeps_languages,
         )
@@ -640,6 +647,15 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
     newest = f", the newest complete one is {complete[-1]:,}" if complete else ""
     state = f"; state in the journal: {history.state.values['state']}" if history.state else ""
     return replace(found, what=f"a voxgraft run on {name}: {saved}{newest}{state}")
+
+
+def _read_training_flags(steps: Sequence[StepFolder]) -> tuple[str, ...]:
+    """The flags of the training that has saved the last of these steps; steps of older versions do not have them."""
+    for step in reversed(steps):
+        with contextlib.suppress(VoxgraftError):  # a damaged step is reported elsewhere
+            flags = read_step_values(step).get("flags")
+            return tuple(map(str, flags)) if isinstance(flags, list) else ()
+    return ()
 
 
 # Phone error rates by language.

@@ -46,7 +46,7 @@ from voxgraft.checkpoints.torch_file import STATE_DICT_KEYS
 from voxgraft.checkpoints.write import STORAGE_CLASSES, TensorBytes, check_output_path, write_safetensors, write_torch
 from voxgraft.config.commands import DiagnoseSettings, RepairSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import CheckpointError, ConfigError
+from voxgraft.core.errors import CheckpointError, ConfigError, exclusive_error
 from voxgraft.core.files import atomic_write, compute_sha256, require_output_path, write_json
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.graft.rows import Float32Array, RowPlan, build_new_rows, init_rows, iter_base_tables
@@ -209,6 +209,7 @@ def repair(settings: RepairSettings) -> RepairResult:
     files = family.files(folder)
     report = settings.output.with_name(settings.output.name + REPORT_SUFFIX)
     _require_repair_outputs(settings, files, report)
+    _require_language_of_tokenizer(settings, family, files)
     before = diagnose_checkpoint(_build_diagnose_settings(settings, settings.checkpoint))
     repairs = _choose_repairs(settings, before)
     with _open_repair_inputs(settings, family, files, before) as parts:
@@ -216,6 +217,11 @@ def repair(settings: RepairSettings) -> RepairResult:
         if settings.choose:
             options = settings.tokenizer, settings.language, settings.max_sentences, settings.seed
             listening_test = open_listening_test(family, files, *options)
+            language = settings.language
+            if language is not None and language not in (listening_test.language, *family.languages):
+                why = listening_test.transcriber.why_unsupported(language)
+                found = f"--language is {language}, but {why or 'there are no sentences to speak in it'}"
+                raise ConfigError("repair-language", found, where="command line")
             tried = _try_points(settings, parts, repairs, listening_test)
             repairs = replace(repairs, share=select_best_point(tried, listening_test.language).share)
         tensors, done = plan_repair(parts, repairs)
@@ -260,7 +266,29 @@ def _require_repair_outputs(settings: RepairSettings, files: BaseFiles, report: 
             found = f"{settings.output.name} is an input itself"
             raise CheckpointError("growth-onto-input", found, where=settings.output)
     if settings.choose and settings.body is not None:
-        raise ConfigError("config-value", "--choose and --body are both given", expected="one of the two")
+        raise exclusive_error("--choose", "--body")
+
+
+def _require_language_of_tokenizer(settings: RepairSettings, family: Family, files: BaseFiles) -> None:
+    """Refuse a new language that the checkpoint's tokenizer does not have: its speech would say nothing."""
+    language = settings.language
+    if language is None or language in family.languages:
+        return
+    if not settings.choose:
+        cure = "add --choose, or leave out --language."
+        found = "--language is given without --choose, the only option that speaks"
+        raise ConfigError("config-value", found, expected="--choose", where="command line", cure=cure)
+    if settings.tokenizer is None:
+        found = f"--language is {language}, but the tokenizer that has this language is not given"
+        cure = "add --tokenizer FILE; or leave out --language: then only the old languages decide."
+        raise ConfigError("config-missing", found, expected="--tokenizer FILE", where="command line", cure=cure)
+    tokenizer, tag = open_tokenizer(settings.tokenizer), family.tag(language)
+    if tag is not None and not tokenizer.has_control_token(tag):
+        new = [piece for piece in tokenizer.pieces[open_tokenizer(files.tokenizer).size :] if piece]
+        others = [piece[1:-1] for piece in new if len(piece) > 2 and family.tag(piece[1:-1]) == piece]
+        found = f"--language is {language}, but {settings.tokenizer.name} has no tag {tag}"
+        expected = f"one of {', '.join(others)}" if others else f"a tokenizer with {tag}"
+        raise ConfigError("repair-language", found, expected=expected, where=settings.tokenizer)
 
 
 def _build_diagnose_settings(settings: RepairSettings, checkpoint: Path) -> DiagnoseSettings:
@@ -277,10 +305,16 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
         if item.code == "checkpoint-low-rank":  # what is missing would come from the base, and what was learned be lost
             raise CheckpointError.of(item)
     if not names and verdict.word == "REPAIR":
-        cure = "; ".join((verdict.reason, *verdict.commands))
+        # "then voxgraft diagnose NEW" follows what is to be done by hand.
+        steps = " ".join(f"Then run `{command.removeprefix('then ')}`." for command in verdict.commands)
+        cure = f"{verdict.reason.removeprefix('by hand: ')} {steps}"
         raise CheckpointError("repair-by-hand", verdict.sentence, where=settings.checkpoint, cure=cure)
     if not requested and verdict.word == "START FRESH":
-        raise CheckpointError("repair-hopeless", verdict.sentence, where=settings.checkpoint)
+        fault, _, detail = verdict.sentence.partition(": ")
+        commands = ", then ".join(f"`{command}`" for command in verdict.commands)
+        cure = f"{verdict.reason}. To start over from the base: {commands}."
+        text = f"{fault} ({detail})" if detail else fault
+        raise CheckpointError("repair-hopeless", text, where=settings.checkpoint, cure=cure)
     if not names:
         # Where the output has another format or other names than the input, saving it again is the repair.
         with open_any_checkpoint(settings.checkpoint) as checkpoint:

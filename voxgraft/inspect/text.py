@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +20,20 @@ from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
 from voxgraft.core.files import is_file, is_folder
-from voxgraft.core.languages import describe_character, is_same_language
+from voxgraft.core.languages import describe_character
 from voxgraft.core.results import Table, pluralize
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import resolve_manifest_path
-from voxgraft.graft.folder import GRAFT_CARD_NAME, ROWS_NAME, Graft, find_pronunciations, read_pronunciations
+from voxgraft.dataset.run_data import train_setting_findings
+from voxgraft.graft.folder import (
+    GRAFT_CARD_NAME,
+    ROWS_NAME,
+    Graft,
+    find_pronunciations,
+    graft_language_findings,
+    read_pronunciations,
+)
 from voxgraft.graft.rows import RowCount, text_table_findings
 from voxgraft.inspect.body import read_optimizer_snapshot, read_row_moments
 from voxgraft.inspect.rows import are_last_rows_unread, is_unread_row
@@ -253,6 +261,17 @@ def nonfinite_row_findings(subject: CheckSubject) -> list[Finding]:
 _MAX_NAMED_GLOBALS = 5
 
 
+_NEVER_EXECUTE = "do not open it with torch.load(weights_only=False)."
+# By what was found: the base's own file, tensors by name, or an object that only its own program can read.
+_PICKLE_CURES = {
+    "base": f"{_NEVER_EXECUTE} Get the base again from its publisher: `voxgraft download --help` lists the bases.",
+    "tensors": f"{_NEVER_EXECUTE} Copy its tensors, which runs nothing: "
+    "`voxgraft repair CHECKPOINT --base BASE --output NEW.safetensors`.",
+    "object": f"{_NEVER_EXECUTE} voxgraft finds no tensors by name in it, so `repair` cannot convert it: "
+    "ask whoever made it for model.state_dict() in a .safetensors file.",
+}
+
+
 def pickle_findings(subject: CheckSubject) -> list[Finding]:
     """Names that loading a file would import and that could run anything."""
     findings: list[Finding] = []
@@ -265,7 +284,14 @@ def pickle_findings(subject: CheckSubject) -> list[Finding]:
         if names:
             more = f" and {len(names) - _MAX_NAMED_GLOBALS} more" if len(names) > _MAX_NAMED_GLOBALS else ""
             found = f"{path.name} would import {', '.join(names[:_MAX_NAMED_GLOBALS])}{more}"
-            findings.append(finding("pickle-code", found, expected="tensors and plain values", where=path))
+            own = path == subject.settings.checkpoint
+            cure = (
+                _PICKLE_CURES["base"]
+                if not own
+                else _PICKLE_CURES["object" if subject.checkpoint is None else "tensors"]
+            )
+            expected = "tensors and plain values"
+            findings.append(finding("pickle-code", found, expected=expected, where=path, cure=cure))
     return findings
 
 
@@ -282,6 +308,24 @@ def checkpoint_extra_findings(subject: CheckSubject) -> list[Finding]:
 _RATE_SETTINGS = {"rows": "lr_rows", "adapter": "lr_adapter", "body": "lr_backbone"}
 # This many times outside the range nothing good can come of it: an error, not a warning.
 _ERROR_FACTOR = 10.0
+
+
+def run_setting_findings(subject: CheckSubject) -> list[Finding]:
+    """What every command on a run needs, and settings of training that contradict each other."""
+    run, settings = subject.run, subject.settings
+    if run is None:
+        return []
+    findings: list[Finding] = []
+    for name, value, fix in (
+        ("base", settings.base, "the folder of a base (`voxgraft download --help` lists those that can be downloaded)"),
+        ("language", settings.language, "the code of the new language, such as am"),
+    ):
+        if value is None:
+            cure = f"set `{name}` in {RUN_FILE} to {fix}."
+            findings.append(finding("config-missing", f"`{name}` is not given", where=run / RUN_FILE, cure=cure))
+    from_flags = find_overrides(RunFolder(run), settings)
+    is_flag = any(f"train.{name}" in from_flags for name in ("steps", "epochs", "mode", "full_backbone"))
+    return findings + train_setting_findings(settings.train, "command line" if is_flag else run / RUN_FILE)
 
 
 def run_rate_findings(subject: CheckSubject) -> list[Finding]:
@@ -396,6 +440,8 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         *digit_findings(text_encoder.rules, texts.sentences, where),
         *(check_text_language(text_encoder.language, texts.sentences) if text_encoder.language else []),
     ]
+    if subject.grown is None and subject.pending_rules is not None and text_encoder.language is not None:
+        return [*findings, *_pending_character_findings(text_encoder, texts, unknown, where)]
     # How many tokens are on new rows, on base rows, and unknown.
     tail = f"{num_unknown / max(total, 1):.1%} unknown ({num_unknown:,})"
     if total and pieces is None:
@@ -422,10 +468,7 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         ]
         if not missing:
             continue
-        first_missing = missing[:_MAX_NAMED_CHARACTERS]
-        listed = "; ".join(f"{describe_character(sign)} ({count:,}×)" for sign, count in first_missing)
-        more = f"; and {len(missing) - len(first_missing):,} more" if len(missing) > len(first_missing) else ""
-        message = f"{len(missing):,} {kind} of the text have no token: {listed}{more}"
+        message = f"{len(missing):,} {kind} of the text have no token: {_list_characters(missing)}"
         item = finding(
             code, f"{message} ({num_unknown:,} unknown tokens in all)", expected="a token for each", where=where
         )
@@ -447,6 +490,37 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         spelled = format_pieces(tokenizer, encode_sentence(text_encoder, sentence))
         findings.append(finding("text-spelled", f"{sentence!r:.200} is encoded as: {spelled}"))
     return findings
+
+
+def _pending_character_findings(
+    text_encoder: TextEncoder, texts: TextCorpus, unknown: Counter[str], where: str
+) -> Iterator[Finding]:
+    """Before there is a graft: which characters its tokenizer will add, and which will still have no token."""
+    from voxgraft.tokenizers.train import plan_characters  # what learns tokenizers is not needed by other checks
+
+    base = text_encoder.base
+    prepared = map(text_encoder.prepare, texts.sentences)
+    planned = set(plan_characters(base, text_encoder.prepare, str(text_encoder.language), prepared).new)
+    added = f"{pluralize(len(planned), 'character')} that {base.path.name} of the base lacks"
+    text = f"the run has no graft yet; its tokenizer will get tokens for {added}"
+    if not planned:
+        text = "the run has no graft yet; the base has a token for every letter of the language"
+    yield finding("text-share", text, where=where)
+    left = [
+        (sign, count)
+        for sign, count in unknown.most_common()
+        if sign not in planned and not sign.isspace() and sign != WORD_START
+    ]
+    if left:
+        found = f"{pluralize(len(left), 'character')} will have no token: {_list_characters(left)}"
+        yield finding("proof-unknown-symbols", found, expected="a token for each", where=where)
+
+
+def _list_characters(counted: Sequence[tuple[str, int]]) -> str:
+    """The first characters with their counts, and how many more there are."""
+    first = counted[:_MAX_NAMED_CHARACTERS]
+    listed = "; ".join(f"{describe_character(sign)} ({count:,}×)" for sign, count in first)
+    return f"{listed}; and {len(counted) - len(first):,} more" if len(counted) > len(first) else listed
 
 
 def text_rule_findings(subject: CheckSubject) -> list[Finding]:
@@ -558,9 +632,8 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
             found = f"{piece!r} has id {at}, which the original program deletes from every text"
             findings.append(finding("piece-on-deleted-id", found, where=where))
     graft = subject.graft
-    if graft is not None and language and not is_same_language(graft.card.language, language):
-        found = f"the graft was made for {graft.card.language}, but the run's language is {language}"
-        return [*findings, finding("graft-other-language", found, expected=graft.card.language, where=graft.folder)]
+    if graft is not None and (other := graft_language_findings(graft, language)):
+        return [*findings, *other]
     tag = family.tag(language) if language and subject.grown is not None else None
     if tag and not tokenizer.has_control_token(tag):
         spelled = " ".join(map(tokenizer.shown, tokenizer.encode(tag)))

@@ -40,6 +40,10 @@ class DiagnosisCase:
     run: Path | None = None
     steps: tuple[int, ...] | None = None
     """Of a run: its whole saved steps; None where none was ever saved."""
+    flags: tuple[str, ...] = ()
+    """Of a run: the flags that its newest whole step was trained with, which run.yaml does not have."""
+    prepare: str = ""
+    """Of a run: the command that prepares its data."""
     data_to_come: bool = False
     """Of a run without any saved step: whether there is nothing yet to learn from."""
     distance: float | None = None
@@ -97,18 +101,18 @@ class Verdict(NamedTuple):
 
 # What a finding means for the whole: in a sentence, and why nothing is left to continue with.
 _UNREADABLE_FAULT = (
-    "only if there is no good copy of the file: it cannot be read: {found}",
+    "the file cannot be read: {found}",
     "nothing can be recovered from this file. If you can copy or download it again, diagnose that copy first",
 )
 _UNREADABLE_CODE = (
-    "do not load this file, it would run code: {found}",
+    "loading this file would run code: {found}",
     "it contains no weights that can be read safely; get them as .safetensors from a source that you trust",
 )
 _WRONG_IDS_REASON = "new rows and backbone were trained on wrong ids, and a repair cannot know the right ones"
 # By code of an error, by priority: with any of these, nothing is worth continuing with.
 _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "checkpoint-stand-in": (
-        "this was never {family}: nothing of the base was lost; start from the base",
+        "this was never {family}, so nothing of the base was lost",
         "a stand-in model was trained that borrows the text table alone; it spoke no language before either, and the "
         "base's own file is untouched",
     ),
@@ -127,7 +131,7 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "tensor-missing": ("its text embedding was left out: {found}", "its trained new rows are stored nowhere else"),
     "tensor-shape": ("its text tables do not have the base's type: {found}", "none of it fits this base"),
     "torch-checksum": (
-        "only if there is no good copy: the file was damaged after it was written: {found}",
+        "the file was damaged after it was written: {found}",
         _UNREADABLE_FAULT[1],
     ),
     "rows-scattered": ("the rows were renumbered: {found}", _WRONG_IDS_REASON),
@@ -242,7 +246,8 @@ def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable
     if "graft-missing" in errors and case.run is not None and case.steps is None:
         # The word is that of a run without a graft; nothing was ever trained in this one.
         sentence, reason = "the run was not started yet: it has no graft", "nothing was trained, so nothing is lost"
-        return Verdict("START FRESH", sentence, reason, (f"voxgraft go {_quote_path(case.run)}",))
+        go = case.prepare if case.prepare.startswith("voxgraft go") else f"voxgraft go {_quote_path(case.run)}"
+        return Verdict("START FRESH", sentence, reason, (go,))
     code = next((code for code in _FATAL_FAULTS if code in errors), None)
     if code is not None or not readable:
         item = errors[code] if code is not None else next(iter(errors.values()), None)
@@ -381,9 +386,7 @@ def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) ->
     cure = item.cure or CATALOGUE[item.code].cure
     if case.run is None and CATALOGUE[item.code].area == "checkpoints":
         return _start_fresh(f"it cannot be read completely: {item.found}", cure, case)
-    again = (
-        f"voxgraft train {_quote_path(case.run)}" if case.run else f"voxgraft diagnose {_quote_path(case.checkpoint)}"
-    )
+    again = _format_train_command(case) if case.run else f"voxgraft diagnose {_quote_path(case.checkpoint)}"
     sentence = f"one problem must be fixed before it can continue: {item.found}"
     return Verdict("REPAIR", sentence, f"by hand: {cure}", (f"then {again}",))
 
@@ -424,7 +427,7 @@ def _verdict_resume(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict
 
 def _verdict_resume_run(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     """A run resumes from its newest complete step on its own; without any it starts again."""
-    train = f"voxgraft train {_quote_path(case.run)}"
+    train = _format_train_command(case)
     if case.steps is None:
         sentence, reason = (
             "nothing is wrong with the run; it has no saved step yet",
@@ -439,11 +442,13 @@ def _verdict_resume_run(by_code: dict[str, Finding], case: DiagnosisCase) -> Ver
     else:
         sentence, reason = "nothing is wrong with the run", f"it resumes from step {case.steps[-1]:,}"
     if warnings := [item for item in by_code.values() if item.level == "warning" and item.code != "step-damaged"]:
-        sentence = sentence.replace("nothing is wrong with", "nothing is damaged in") + ", but there were warnings"
+        sentence = sentence.replace("nothing is wrong with", "nothing is damaged in") + "; there were warnings"
         reason += "; first read the findings: " + ", ".join(sorted({item.code for item in warnings}))
     if case.data_to_come:
-        sentence += ", but its data is not prepared yet"
-        train = f"voxgraft prepare {_quote_path(case.run)}, then {train}"
+        sentence += "; its data is not prepared yet"
+        prepare = case.prepare or f"voxgraft prepare {_quote_path(case.run)}"
+        # `go` prepares and trains, too.
+        train = prepare if prepare.startswith("voxgraft go") else f"{prepare}, then {train}"
     return Verdict("RESUME", sentence, reason, (train,))
 
 
@@ -452,7 +457,8 @@ def _format_repair_command(case: DiagnosisCase, repairs: Collection[RepairKind])
     parts += [f"--base {_quote_path(case.base)}"] if case.base else []
     parts += [f"--tokenizer {_quote_path(case.tokenizer)}"] if case.tokenizer else []
     if "body" in repairs:
-        language = f" --language {case.language or 'CODE'}"
+        # A new language can be spoken only with the tokenizer that has it.
+        language = f" --language {case.language or 'CODE'}" if case.tokenizer else ""
         point = case.point if case.point is not None else estimate_repair_point(case.distance or MOVED_DISTANCE)
         parts.append(f"--choose{language}" if case.sounds else f"--body {point:g}")
     suffix = ".safetensors" if set(repairs) == {"resave"} else case.base_suffix
@@ -471,12 +477,16 @@ def estimate_repair_point(distance: float) -> float:
 
 def _start_fresh(sentence: str, reason: str, case: DiagnosisCase) -> Verdict:
     if case.run is not None:
-        run = _quote_path(case.run)
-        commands = (f"voxgraft graft {run}", f"voxgraft train {run} --fresh")
+        commands = (f"voxgraft graft {_quote_path(case.run)}", f"{_format_train_command(case)} --fresh")
     else:
         base, language = _quote_path(case.base) if case.base else "BASE", case.language or "CODE"
         commands = (f"voxgraft new RUN --base {base} --language {language} --texts TEXTS", "voxgraft graft RUN")
     return Verdict("START FRESH", sentence, reason, commands)
+
+
+def _format_train_command(case: DiagnosisCase) -> str:
+    """Training with the settings of the steps that the run has."""
+    return " ".join([f"voxgraft train {_quote_path(case.run)}", *case.flags])
 
 
 def _repaired_file_name(path: Path, suffix: str) -> str:

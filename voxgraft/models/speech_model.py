@@ -431,30 +431,32 @@ def _tensor_bytes(tensor: Tensor) -> Iterator[memoryview]:
 HALF_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def choose_device(requested: str | None) -> str:
-    """The device that was requested, if it exists; else CUDA where there is one."""
+def choose_device(requested: str | None, name: str = "--device") -> str:
+    """The device that was requested, if it exists; else CUDA where there is one. `name` is that of the setting."""
     if requested is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
+    expected = "cpu, cuda, cuda:N or mps"
     try:
         device = torch.device(requested)
     except RuntimeError:
-        found = f"{requested!r} is not a device"
-        raise ConfigError("device", found, expected="cpu, cuda, cuda:N or mps") from None
+        raise ConfigError("device", f"{requested!r} is not a device", expected=expected, where=name) from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         reason = f"there {'is' if count == 1 else 'are'} only {count}" if count else "no CUDA GPU was found"
-        raise ConfigError("device", f"device {requested!r} is not available: {reason}")
+        raise ConfigError("device", f"device {requested!r} is not available: {reason}", where=name)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("device", f"device {requested!r} is not available: no Apple GPU was found")
+        raise ConfigError("device", f"device {requested!r} is not available: no Apple GPU was found", where=name)
     if device.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError("device", f"{requested!r} is not supported", expected="cpu, cuda, cuda:N or mps")
+        raise ConfigError("device", f"{requested!r} is not supported", expected=expected, where=name)
     return requested
 
 
 def choose_dtype(precision: str | None, device: str) -> torch.dtype:
     """The number format that a model computes in: the requested one, else what suits the device."""
     if device.startswith("mps") and HALF_PRECISION_DTYPES.get(precision or ""):
-        raise ConfigError("device", f"{precision} was requested on mps", expected="float32 there")
+        cure = "leave out --precision: on mps the default is float32."
+        found = f"{precision} was requested on mps"
+        raise ConfigError("device", found, expected="float32", where="--precision", cure=cure)
     if precision is not None:
         return HALF_PRECISION_DTYPES.get(precision, torch.float32)
     if not device.startswith("cuda"):

@@ -356,7 +356,7 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
 
 def _decide_check(work: PipelineContext) -> StageDecision:
     if decide_train(work).runs:
-        return StageDecision(True, "training comes next", "training came next")
+        return StageDecision(True, "needed before training")
     return StageDecision(False, "nothing to train")
 
 

@@ -18,9 +18,9 @@ import torch
 from voxgraft import __version__
 from voxgraft.checkpoints.steps import list_step_folders
 from voxgraft.config.commands import TrainCommandSettings
-from voxgraft.config.run import find_overrides
+from voxgraft.config.run import find_overrides, format_override_flags
 from voxgraft.core import progress
-from voxgraft.core.errors import CheckpointError, ConfigError, raise_first_error
+from voxgraft.core.errors import CheckpointError, ConfigError, exclusive_error, raise_first_error
 from voxgraft.core.results import (
     EXIT_INTERRUPTED,
     Line,
@@ -328,11 +328,11 @@ class TrainResult:
 def train(settings: TrainCommandSettings) -> TrainResult:
     """Train a run. A run with saved steps resumes from the newest whole one on its own."""
     if settings.fresh and settings.from_step is not None:
-        raise ConfigError("config-value", "--fresh and --from-step are both given", expected="one of the two")
+        raise exclusive_error("--fresh", "--from-step")
     run = RunFolder(settings.run)
     with ExitStack() as stack:
         # Before anything that one process might fail at alone: only a process that has joined can tell the others.
-        group = stack.enter_context(join_distributed(choose_device(settings.train.device)))
+        group = stack.enter_context(join_distributed(choose_device(settings.train.device, "train.device")))
         with open_check_subject(to_check_settings(settings, settings.run)) as subject:
             raise_first_error(run_checks(subject, with_data=False).findings)  # the data is checked by the setup
             family, files = subject.require_base()
@@ -351,6 +351,8 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         common |= asdict(setup.intervals)
         group.require_same({key: json.dumps(value, ensure_ascii=False) for key, value in common.items()})
         loop = _build_loop(setup, group)
+        baseline = ["--baseline", settings.baseline] if settings.baseline else []
+        loop.flags = [*baseline, *format_override_flags(run, settings)]
         watch = _build_monitor(setup, loop)
         evaluation = _add_speech_judges(setup, loop, settings)
         if settings.train.tensorboard:

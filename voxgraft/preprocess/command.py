@@ -36,7 +36,7 @@ from voxgraft.core.files import atomic_write, compute_sha256, is_file, parse_jso
 from voxgraft.core.results import Line, Table
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import ROLE_BY_SPLIT, ManifestClip, assign_voices, resolve_manifest_path, select_clips
-from voxgraft.dataset.run_data import DataRequirements, open_run_context, provenance_findings
+from voxgraft.dataset.run_data import DataRequirements, describe_prepare_step, open_run_context, provenance_findings
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import (
     AnyArray,
@@ -458,10 +458,8 @@ def prepare(settings: PrepareSettings) -> PrepareResult:
         if settings.language is None:
             raise ConfigError("config-missing", "`language` is not given", where=run.settings)
         if settings.manifest is None and not is_file(manifest):
-            cure = "import recordings first: `voxgraft go RUN`, if data.sources is set, or `voxgraft data import`."
-            raise FileError(
-                "dataset-missing", f"the run has no clips yet: {manifest} is missing", where=manifest, cure=cure
-            )
+            cure = describe_prepare_step(run, settings)
+            raise FileError("dataset-missing", f"{manifest} is missing", where=run.path, cure=cure)
         clips, aside = select_clips(manifest, settings.language)
         job = _PrepareJob(settings, run, clips, manifest.parent)
         num_encoded = job.encode(settings)
@@ -543,7 +541,7 @@ class _PrepareJob:
         workers = settings.workers or default_worker_count(device, self.files.checkpoint.stat().st_size + side_bytes)
         engine = encode_locally if settings.engine == "local" else encode_on_ray
         seconds, total = 0.0, sum(job.seconds for job in jobs.values())
-        with progress.progress_task("encoding (seconds of audio)", round(total)) as advance:
+        with progress.progress_task("seconds of audio encoded", round(total)) as advance:
             for outcome in engine(stage, list(jobs.values()), workers):
                 if outcome.refused is not None:
                     raise GraftError.of(outcome.refused)

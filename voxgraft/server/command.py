@@ -42,7 +42,10 @@ def serve(settings: ServeSettings) -> CommandResult:
         tts = load(settings.model or "tiny", base=settings.base, device=settings.device, precision=settings.precision)
         if settings.language is not None and settings.language not in tts.languages:
             found = f"the model does not speak {settings.language!r}"
-            raise ConfigError("speak-language", found, expected=f"one of {', '.join(tts.languages)}")
+            # The fix in the catalogue names the options of `speak`.
+            cure = "set --language to one of the expected languages; for another one, add its run or graft as MODEL."
+            expected = f"one of {', '.join(tts.languages)}"
+            raise ConfigError("speak-language", found, expected=expected, cure=cure)
         voices = collect_voices(tts, settings)
         scheduler = Scheduler(tts, voices, batch=settings.batch, max_jobs=settings.queue)
         app = create_app(scheduler, settings, list_host_names(settings.host, settings.names), key)

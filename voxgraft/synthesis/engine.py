@@ -20,7 +20,7 @@ from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import EvaluatedVariant, SpeakSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import CheckpointError, ConfigError, GraftError
+from voxgraft.core.errors import CheckpointError, ConfigError, GraftError, exclusive_error
 from voxgraft.core.files import compute_sha256, is_folder, require_file, require_folder
 from voxgraft.core.rng import hash_int
 from voxgraft.core.run import RunFolder
@@ -255,8 +255,7 @@ def open_run_model(
 
     if step is not None:
         if which is not None:
-            found = "--step and --variant are both given"
-            raise ConfigError("config-value", found, expected="one of the two", where=run.path)
+            raise exclusive_error("--step", "--variant")
         return _open_step_model(context, run, step)
     which = which or detect_trained_output(run, RunJournal(run.journal).read())
     if which == "graft":
@@ -382,9 +381,9 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
     """
     if settings.run is not None:
         if settings.graft:
-            raise ConfigError("config-value", "--run and --graft are both given", expected="one of the two")
+            raise exclusive_error("--run", "--graft")
         from voxgraft.dataset.run_data import open_held_out_data
-        from voxgraft.graft.folder import load_graft
+        from voxgraft.graft.folder import load_graft, require_graft_language
 
         run = RunFolder(require_folder(settings.run))
         own = parse_settings(RunSettings, read_settings_values(RunSettings, require_file(run.settings)), run.settings)
@@ -393,6 +392,7 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
             raise ConfigError("config-missing", "`base` is not given", where=run.settings)
         context = open_model_context(base, settings.family or own.family, settings.device, settings.precision)
         graft, base_languages = load_graft(run.graft), context.languages()
+        require_graft_language(graft, own.language)
         for language in languages:
             resolve_language(language, [graft.card.language], base_languages)
         system = open_run_model(context, run, graft, settings.variant, settings.step)

@@ -21,7 +21,7 @@ from voxgraft.config.run import VocabularySettings
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, TextError, TokenizerError, finding
 from voxgraft.core.files import parse_json, text_lines
-from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
+from voxgraft.core.languages import count_scripts, find_exemplar
 from voxgraft.text import TextFamily, TextFrontend
 from voxgraft.text.spans import SpanError, find_spans, join_spans, rewrite_parts, split_seams, split_spans
 from voxgraft.tokenizers import TextCorpus, Tokenizer, TokenizerAdditions, load_proof_corpus, read_user_corpus
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 # With a smaller share of letters in the language's own script, the texts are of another language.
 _MIN_OWN_SCRIPT_SHARE = 0.3
 _MIN_SENTENCES = 100
+# Single sentences in another script are names and quotations; from this share on they are another language.
+_MAX_OTHER_SCRIPT_SHARE = 0.05
+_MIN_OTHER_SCRIPT_SENTENCES = 2
+# Of a sentence with fewer letters (an abbreviation, a unit) the script says nothing.
+_MIN_SCRIPT_LETTERS = 5
 # The place behind the bracket of something that looks like a tag.
 _LANGUAGE_TAG_START = re.compile(r"(?<=\[)(?=[a-z]{2,3}(?:-[a-z0-9]+)*\])")
 
@@ -54,20 +59,49 @@ class EncodedText(NamedTuple):
 
 
 def check_text_language(language: str, sentences: Sequence[str]) -> list[Finding]:
-    """An error for texts in another script than the language has, a warning for texts that are very few."""
-    findings: list[Finding] = []
-    entry = find_exemplar(language)
-    letters = count_letters_by_script(Counter(character for sentence in sentences for character in sentence))
-    own = count_scripts(entry.letters) if entry else {}
-    share = sum(letters[script] for script in own) / max(1, letters.total())
-    if entry is not None and own and letters and share < _MIN_OWN_SCRIPT_SHARE:
-        seen = ", ".join(f"{count / letters.total():.0%} {script}" for script, count in letters.most_common(3))
-        expected = f"mostly {' and '.join(own)}, the script of {entry.name}"
-        findings.append(finding("text-other-script", f"the letters of the texts are {seen}", expected=expected))
+    """An error for texts in another script than the language has, a warning for some in it or for very few texts."""
+    findings = check_text_script(language, sentences)
     if len(sentences) < _MIN_SENTENCES:
         count = f"{len(sentences):,} sentence{'s' if len(sentences) != 1 else ''}"
         findings.append(finding("text-few", f"the texts contain {count}", expected=f"{_MIN_SENTENCES} or more"))
     return findings
+
+
+def check_text_script(language: str, sentences: Sequence[str]) -> list[Finding]:
+    """An error if hardly any letter is in a script of the language, a warning if that holds for some sentences.
+
+    Nothing for a language whose script is not known, and nothing between languages of one script.
+    """
+    entry = find_exemplar(language)
+    own = count_scripts(entry.letters) if entry else {}
+    if entry is None or not own:
+        return []
+    letters: Counter[str] = Counter()
+    others: list[str] = []
+    for sentence in sentences:
+        # Words in spans are of another language, and say so.
+        text = "".join(part for code, part in find_spans(sentence) or [(None, sentence)] if code is None)
+        counts = Counter(map(_script_of_letter, text))
+        del counts[""]
+        letters.update(counts)
+        num_own = sum(counts[script] for script in own)
+        if counts.total() >= _MIN_SCRIPT_LETTERS and num_own < _MIN_OWN_SCRIPT_SHARE * counts.total():
+            others.append(sentence)
+    expected = f"mostly {' and '.join(own)}, the script of {entry.name}"
+    share = sum(letters[script] for script in own) / max(1, letters.total())
+    if letters and share < _MIN_OWN_SCRIPT_SHARE:
+        seen = ", ".join(f"{count / letters.total():.0%} {script}" for script, count in letters.most_common(3))
+        return [finding("text-other-script", f"the letters of the texts are {seen}", expected=expected)]
+    if len(others) >= max(_MIN_OTHER_SCRIPT_SENTENCES, _MAX_OTHER_SCRIPT_SHARE * len(sentences)):
+        found = f"{len(others):,} of {len(sentences):,} texts are in another script, the first {others[0]!r:.60}"
+        return [finding("text-mixed-scripts", found, expected=expected)]
+    return []
+
+
+@cache
+def _script_of_letter(character: str) -> str:
+    """The script of a letter; empty for signs, digits and what all scripts share."""
+    return next(iter(count_scripts(character)), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,9 @@ def join_distributed(device: torch.device | str) -> Iterator[DistributedContext]
                 count = torch.cuda.device_count()
                 if torch.device(device).index is not None:
                     found = f"train.device is {str(device)!r}, but several processes train"
-                    raise ConfigError("device", found, expected="cuda: each process uses its own device")
+                    raise ConfigError(
+                        "device", found, expected="cuda: each process uses its own device", where="train.device"
+                    )
                 if local_rank >= count:
                     found = f"process {local_rank + 1} of this machine, which has {count} CUDA devices"
                     raise ConfigError("device", found, expected=f"--nproc-per-node of at most {count}")

@@ -171,7 +171,7 @@ def build_training_setup(
     if not data.all_sets_opened:
         raise_first_error(data.findings)
 
-    device = choose_device(train_settings.device)
+    device = choose_device(train_settings.device, "train.device")
     on_cuda = device.startswith("cuda")
     precision: TrainPrecision = train_settings.precision or "float32"
     if on_cuda and train_settings.precision is None:

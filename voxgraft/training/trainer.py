@@ -90,6 +90,8 @@ class Trainer:
         self.identity: dict[str, Any] = {}
         # The graft's own pieces in the order of their ids: shows whether a tokenizer only grew.
         self.pieces: list[str] = []
+        # Flags of this call that run.yaml does not have: with them, `diagnose` can say how to resume.
+        self.flags: list[str] = []
         # Whether the rows that the model was given come from an earlier training of the run.
         self.is_trained_graft = False
         # The microbatch size that was found to fit, where none was given; a resumed run takes the same again.
@@ -185,6 +187,7 @@ class Trainer:
                 "scaler": self.stepper.scaler.state_dict(),
                 "world_size": group.world_size,
                 "microbatch_tokens": self.microbatch_tokens,
+                "flags": self.flags,
             }
             # The first step and the best are never pruned.
             keep = sorted({0, self.best_state.best_step})
