@@ -107,6 +107,7 @@ def test_a_second_backward_pass_is_refused(name: str) -> None:
         torch.autograd.grad(out, first)
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_training_with_it_learns_the_same_and_resumes_with_the_same_bits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -177,7 +177,7 @@ def comparisons_kept(folder: Path) -> Iterator[None]:
         sentences, encoder = tuple(corpus), getattr(front, "__self__", None)
         if not isinstance(encoder, TextEncoder):
             return compare(base, grown, sentences, front, tag)
-        given = (encoder.family.name, _side_files(base.path.parent), base.sha256, grown.sha256, tag, sentences)
+        given = (encoder.family.name, _side_files(base.path.parent), base.sha256, grown.sha256, tag, _hash(sentences))
         path = folder / sha256(repr(given).encode()).hexdigest()
         if not path.exists():
             unfinished = path.with_suffix(f".{os.getpid()}")
@@ -188,6 +188,11 @@ def comparisons_kept(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prove, "_compare_tokenizers", kept_or_made)
         yield
+
+
+@cache
+def _hash(sentences: tuple[tuple[str | None, str], ...]) -> str:
+    return sha256(repr(sentences).encode()).hexdigest()
 
 
 def _side_files(folder: Path) -> tuple[tuple[str, str], ...]:

@@ -22,7 +22,7 @@ from voxgraft.core.errors import CheckpointError
 MAX_PICKLE_BYTES = 64 << 20
 # A tensor takes about 30 steps: a model of 5,000 tensors with its optimizer stays below this.
 MAX_STEPS = 1_000_000
-# Trees of the last few pickles up to this size are kept. A published base has 130 kB; with an optimizer it is more.
+# Trees of the last pickles up to this size are kept. That of 1,100 tensors has 130 kB; an optimizer makes it larger.
 MAX_KEPT_BYTES = 256 << 10
 MAX_PROTOCOL = 5
 PERSISTENT_ID = "persistent id"
