@@ -1,7 +1,8 @@
 """Measure the package: size, shape, coupling and what commands import. Run `python tools/measure_code.py`.
 
-The figures are those of the table in docs/design.md. Code lines are lines that are neither blank, comment nor docstring;
-a comment line is a line that holds only a comment.
+Code lines are lines that are neither blank, comment nor docstring; a comment line is a line that holds only a comment.
+`--clip` runs a talk with subtitles through `new` and `go` instead, and lists the files of the package whose functions ran,
+with the stages that they ran in and the number of their functions. It takes about five minutes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import json
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
@@ -198,7 +200,58 @@ def measure(root: Path = ROOT) -> dict[str, object]:
     }
 
 
+# Runs a command line and writes the files and names of all functions of the package that ran, as JSON lines. Module and
+# class bodies are left out: they run when a module is imported, whether the clip needs it or not.
+TRACED = f"""
+import json, sys, threading
+from pathlib import Path
+import {PACKAGE}
+root, seen, out = str(Path({PACKAGE}.__file__).parent), set(), sys.argv.pop(1)
+def trace(frame, event, argument):
+    code = frame.f_code
+    if code not in seen and code.co_filename.startswith(root) and code.co_flags & 1:  # 1: optimised, so a function
+        seen.add(code)
+threading.settrace(trace)
+sys.settrace(trace)
+from {PACKAGE}.cli import main
+try:
+    main()
+finally:
+    sys.settrace(None)
+    ran = sorted({{(str(Path(code.co_filename).relative_to(root)), code.co_qualname) for code in seen}})
+    Path(out).write_text(json.dumps(ran), encoding="utf-8")
+"""
+CLIP_STAGES = ("import", "split", "graft", "prepare", "check", "train", "evaluate", "export")
+CLIP_SETTINGS = "--train.steps 8 --train.warmup-steps 2 --train.valid-every 4 --train.save-every 4 --max-sentences 2 --quiet".split()
+
+
+def trace_clip(folder: Path) -> dict[str, dict[str, set[str]]]:
+    """Functions that ran from a talk with subtitles to an export: by file, by stage. Worker processes are not traced."""
+    from voxgraft.demo.data import write_talks
+
+    write_talks(folder / "talks", 1, 14)
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    run, out = str(folder / "run"), folder / "ran.json"
+    new = ["new", run, "--base", "tiny", "--language", "am", "--sources", str(folder / "talks"), "--quiet"]
+    commands = [("new", new)]
+    commands += [(stage, ["go", run, "--until", stage, *CLIP_SETTINGS]) for stage in CLIP_STAGES]
+    for stage, words in commands:
+        subprocess.run([sys.executable, "-c", TRACED, str(out), *words], cwd=ROOT, check=True)
+        for file, function in json.loads(out.read_text(encoding="utf-8")):
+            found[file][stage].add(function)
+    return found
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--clip"]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = trace_clip(Path(folder))
+        for file, stages in sorted(found.items()):
+            print(f"{file}: {len(set().union(*stages.values()))} ({', '.join(stages)})")
+        print(
+            f"{sum(file.endswith('.py') for file in found)} files of Python and {sum(not file.endswith('.py') for file in found)} templates"
+        )
+        return
     figures = measure()
     figures["modules imported by `speak --base tiny`"] = len(modules_imported_by(SPEAK))
     for name, value in figures.items():
