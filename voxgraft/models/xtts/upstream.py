@@ -195,7 +195,7 @@ class XTTSProgram(UpstreamProgram):
         arrays: dict[str, NDArray[np.generic]] = {
             "text": np.asarray(text_ids, dtype=np.int64),
             "codes": np.asarray(codes, dtype=np.int64),
-            "latents": np.asarray(utterance.condition.latents, dtype=np.float32),
+            "latents": np.asarray(utterance.condition, dtype=np.float32),
         }
         folder = str(files.folder.resolve())
         answer = companion.ask("logits", arrays, folder=folder, checkpoint=str(files.checkpoint.resolve()))
