@@ -90,6 +90,12 @@ def imported_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
     return found
 
 
+def named_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
+    """Modules of the package that a module loads by a name in a text, as the table of commands does."""
+    texts = {node.value for node in nodes_of(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {name for text in texts if (name := text.partition(":")[0]) in modules}
+
+
 def value_class_kind(node: ast.ClassDef) -> str:
     """`dataclass` or `NamedTuple`, for a class that is one; a NamedTuple is no cheaper to read than a dataclass."""
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
@@ -168,6 +174,7 @@ def measure(root: Path = ROOT) -> dict[str, object]:
     classes: Counter[str] = Counter()
     importers: dict[str, set[str]] = defaultdict(set)
     packages: dict[str, set[str]] = defaultdict(set)
+    named: set[str] = set()
     for name, (_, source, tree) in modules.items():
         lines += count_lines(source, tree)
         for node in nodes_of(tree):
@@ -176,6 +183,7 @@ def measure(root: Path = ROOT) -> dict[str, object]:
             elif isinstance(node, ast.ClassDef):
                 values[value_class_kind(node)] += 1
                 classes[node.name] += 1
+        named |= named_modules(tree, modules)
         for target in imported_modules(tree, modules):
             importers[target].add(name)
             here, there = name.split(".")[1:2], target.split(".")[1:2]
@@ -183,7 +191,9 @@ def measure(root: Path = ROOT) -> dict[str, object]:
                 packages[here[0]].add(there[0])
     thousand = lines["code"] / 1000
     loose = [m for m, (path, *_) in modules.items() if path.parent == root / PACKAGE and m != PACKAGE]
-    single = [m for m, (path, *_) in modules.items() if len(importers[m]) == 1 and path.name != "__init__.py"]
+    # A module that is also loaded by its name, as those of commands are, is no part of its importer.
+    parts = [m for m, (path, *_) in modules.items() if len(importers[m]) == 1 and path.name != "__init__.py"]
+    single = [m for m in parts if m not in named]
     return {
         "modules": len(modules),
         "loose modules": sorted(loose),
