@@ -211,7 +211,7 @@ def measure(root: Path = ROOT) -> dict[str, object]:
 
 
 # Runs a command line and writes the files and names of all functions of the package that ran, as JSON lines. Module and
-# class bodies are left out: they run when a module is imported, whether the clip needs it or not.
+# class bodies are left out, and what they call: they run when a module is imported, whether the clip needs it or not.
 TRACED = f"""
 import json, sys, threading
 from pathlib import Path
@@ -219,8 +219,12 @@ import {PACKAGE}
 root, seen, out = str(Path({PACKAGE}.__file__).parent), set(), sys.argv.pop(1)
 def trace(frame, event, argument):
     code = frame.f_code
-    if code not in seen and code.co_filename.startswith(root) and code.co_flags & 1:  # 1: optimised, so a function
-        seen.add(code)
+    if code in seen or not code.co_filename.startswith(root) or not code.co_flags & 1:  # 1: optimised, so a function
+        return
+    while (frame := frame.f_back) is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(root):
+            return
+    seen.add(code)
 threading.settrace(trace)
 sys.settrace(trace)
 from {PACKAGE}.cli import main
