@@ -15,6 +15,7 @@ from torch import nn
 
 from tests.support.checkpoint_files import bits, saved, speech_model, trainer_extras, values
 from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.load import open_any_checkpoint
 from voxgraft.core.errors import CheckpointError
 
 DTYPES = {
@@ -148,6 +149,22 @@ def test_the_file_is_known_by_its_bytes_and_not_by_its_name(tmp_path: Path) -> N
         assert checkpoint.format == "safetensors"
     with open_checkpoint(tmp_path / "really_torch.safetensors") as checkpoint:
         assert checkpoint.format == "torch-zip"
+
+
+def test_a_torch_file_from_before_the_archives_is_read_bit_for_bit(tmp_path: Path) -> None:
+    whole = values(6, 4)
+    tensors = {**every_dtype(), "view": whole[2:5], "transposed": whole.T, "parameter": nn.Parameter(values(3))}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in ("U16", "U32", "U64", "F8_E4M3", "F8_E5M2")}
+    torch.save({"model": kept, "step": 3}, tmp_path / "m.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(tmp_path / "m.pt")
+    assert caught.value.code == "checkpoint-legacy"
+    with open_any_checkpoint(tmp_path / "m.pt") as checkpoint:
+        assert checkpoint.format == "torch-legacy"
+        assert list(checkpoint.tensors) == list(kept)
+        for name, tensor in kept.items():
+            assert b"".join(checkpoint.raw(name)) == bits(tensor), name
+        assert [(extra.name, extra.value) for extra in checkpoint.extras] == [("step", 3)]
 
 
 def test_a_file_that_was_written_over_is_read_anew_though_size_and_time_are_the_same(tmp_path: Path) -> None:
