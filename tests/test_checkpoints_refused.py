@@ -202,6 +202,8 @@ TENSOR_FAULTS: dict[str, tuple[str, bytes]] = {
     "pickle of the future": ("torch-pickle", archive(b"\x80\x77}.")),
     "recalls what it never kept": ("torch-pickle", archive(b"\x80\x02h\x07.")),
     "buffers outside": ("torch-pickle", archive(b"\x80\x05\x97.")),
+    "module that is a number": ("torch-pickle", archive(b"\x80\x04K\x05\x8c\x01a\x93.")),
+    "name that is a number": ("torch-pickle", archive(b"\x80\x04\x8c\x01aK\x05\x93.")),
 }
 
 
