@@ -134,6 +134,14 @@ def test_a_model_dictionary_wins_over_tensors_beside_it(tmp_path: Path) -> None:
         assert checkpoint.wrapper == "model"
 
 
+def test_a_model_wins_over_one_that_lies_deeper(tmp_path: Path) -> None:
+    model = speech_model()
+    path = saved({"student": model, "teacher": {"copy": speech_model()}}, tmp_path / "m.pth")
+    with open_checkpoint(path) as checkpoint:
+        assert (checkpoint.wrapper, list(checkpoint.tensors)) == ("student", list(model))
+        assert [extra.name for extra in checkpoint.extras] == ["teacher"]
+
+
 def test_a_missing_name_gets_the_nearest_ones(tmp_path: Path) -> None:
     with open_checkpoint(saved(speech_model(), tmp_path / "m.pth")) as checkpoint:
         with pytest.raises(CheckpointError) as caught:
