@@ -142,6 +142,13 @@ def test_a_model_wins_over_one_that_lies_deeper(tmp_path: Path) -> None:
         assert [extra.name for extra in checkpoint.extras] == ["teacher"]
 
 
+def test_a_model_that_is_the_whole_file_wins_over_an_average_beside_its_tensors(tmp_path: Path) -> None:
+    model = speech_model()
+    with open_checkpoint(saved({**model, "ema": speech_model()}, tmp_path / "m.pth")) as checkpoint:
+        assert (checkpoint.wrapper, list(checkpoint.tensors)) == (None, list(model))
+        assert [extra.name for extra in checkpoint.extras] == ["ema"]
+
+
 def test_a_missing_name_gets_the_nearest_ones(tmp_path: Path) -> None:
     with open_checkpoint(saved(speech_model(), tmp_path / "m.pth")) as checkpoint:
         with pytest.raises(CheckpointError) as caught:
