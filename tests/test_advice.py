@@ -434,7 +434,8 @@ def test_a_device_is_named_by_the_setting_that_chose_it(
     command: str, fixtures: Fixtures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = fixtures.whole_run("tiny").copied(tmp_path / "run")
-    words, name = ["train", run.path, "--train.device=abacus"], "train.device"
+    words: list[str | Path] = ["train", run.path, "--train.device=abacus"]
+    name = "train.device"
     if command == "speak":
         words, name = ["speak", "hello", "--device=abacus"], "--device"
     error = outcome(words, capsys)
@@ -471,7 +472,11 @@ def test_a_run_in_another_language_than_its_graft_neither_speaks_nor_is_evaluate
 ) -> None:
     run = fixtures.whole_run("tiny").copied(tmp_path / "run")
     edit_run_yaml(run.folder.settings, "language", "ti")
-    for words in (["speak", "ሰላም", "--run", run.path, f"--output={tmp_path / 'x.wav'}"], ["evaluate", run.path]):
+    commands: tuple[list[str | Path], ...] = (
+        ["speak", "ሰላም", "--run", run.path, f"--output={tmp_path / 'x.wav'}"],
+        ["evaluate", run.path],
+    )
+    for words in commands:
         assert outcome(words, capsys)["code"] == "graft-other-language"
 
 
@@ -513,9 +518,15 @@ def test_a_licence_that_was_not_accepted_is_refused_before_the_base_is_read(
     fixtures: Fixtures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graft = tmp_path / "graft"
-    shutil.copytree(fixtures.whole_run("indextts2").folder.graft, graft)
+    shutil.copytree(fixtures.whole_run("xtts").folder.graft, graft)
     # A base that does not exist: with the licence accepted, that is what is refused.
-    words = ["export", graft, f"--base={tmp_path / 'absent'}", f"--output={tmp_path / 'out'}", "--to=graft"]
+    words: list[str | Path] = [
+        "export",
+        graft,
+        f"--base={tmp_path / 'absent'}",
+        f"--output={tmp_path / 'out'}",
+        "--to=graft",
+    ]
     assert outcome(words, capsys)["code"] == "licence-not-accepted"
     assert outcome([*words, "--accept-terms"], capsys)["code"] == "config-missing"
 
@@ -535,7 +546,13 @@ def test_a_language_that_a_repair_cannot_speak_is_refused(
     run = fixtures.whole_run("tiny")
     base = get_family("tiny").shipped_folder()
     assert base is not None
-    words = ["repair", base / "t3.safetensors", "--base=tiny", f"--output={tmp_path / 'out.safetensors'}", *flags]
+    words: list[str | Path] = [
+        "repair",
+        base / "t3.safetensors",
+        "--base=tiny",
+        f"--output={tmp_path / 'out.safetensors'}",
+        *flags,
+    ]
     if flags[-1] == "--tokenizer":
         words.append(load_graft(run.folder.graft).tokenizer.path)
     error = outcome(words, capsys)
@@ -575,7 +592,12 @@ def test_a_repair_that_is_hopeless_names_the_commands_that_start_over(
     base = get_family("tiny").shipped_folder()
     assert base is not None
     (tmp_path / "cut.safetensors").write_bytes((base / "t3.safetensors").read_bytes()[:90_000])
-    words = ["repair", tmp_path / "cut.safetensors", "--base=tiny", f"--output={tmp_path / 'new.safetensors'}"]
+    words: list[str | Path] = [
+        "repair",
+        tmp_path / "cut.safetensors",
+        "--base=tiny",
+        f"--output={tmp_path / 'new.safetensors'}",
+    ]
     error = outcome(words, capsys)
     assert error["code"] == "repair-hopeless"
     assert "voxgraft new RUN --base tiny" in error["cure"]

@@ -101,7 +101,7 @@ class Verdict(NamedTuple):
 
 # What a finding means for the whole: in a sentence, and why nothing is left to continue with.
 _UNREADABLE_FAULT = (
-    "the file cannot be read: {found}",
+    "without a good copy of the file there is nothing to save: {found}",
     "nothing can be recovered from this file. If you can copy or download it again, diagnose that copy first",
 )
 _UNREADABLE_CODE = (
@@ -131,7 +131,7 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "tensor-missing": ("its text embedding was left out: {found}", "its trained new rows are stored nowhere else"),
     "tensor-shape": ("its text tables do not have the base's type: {found}", "none of it fits this base"),
     "torch-checksum": (
-        "the file was damaged after it was written: {found}",
+        "without a good copy there is nothing to save; the file was damaged after it was written: {found}",
         _UNREADABLE_FAULT[1],
     ),
     "rows-scattered": ("the rows were renumbered: {found}", _WRONG_IDS_REASON),
