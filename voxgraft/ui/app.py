@@ -221,7 +221,7 @@ def poll_stamp(context: PageContext, tab: str, project: str) -> str:
 
 
 def layout_id(demo: gr.Blocks) -> str:
-    """A short text that changes with the parts and events of the page, which it names to the server by their numbers."""
+    """A short text that changes with the parts and events of the page: it names them to the server by their numbers."""
     parts = [(number, type(part).__name__) for number, part in demo.blocks.items()]
     events = [
         (number, event.targets, [part._id for part in event.inputs], [part._id for part in event.outputs])
