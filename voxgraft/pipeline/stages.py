@@ -267,7 +267,7 @@ def _decide_prepare(work: PipelineContext) -> StageDecision:
     missing = [name for name in ROLE_BY_SPLIT.values() if not is_folder(work.run.data_set(name))]
     if missing:
         names = " and ".join(missing)
-        return StageDecision(True, f"no set for {names} yet", f"there was no set for {names} yet")
+        return StageDecision(True, f"no encoded clips for {names} yet", f"there were no encoded clips for {names} yet")
     if not dataset.has_manifest:
         return StageDecision(False, "the sets exist, and there are no clips to prepare them from")
     why = _why_sets_stale(work, dataset.manifest)
