@@ -248,7 +248,7 @@ def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
     assert why(result, "train") == "continued from step 2"
-    assert why(result, "evaluate") == "its scores belonged to another model"
+    assert why(result, "evaluate") == "the scores were those of another model"
     assert compute_sha256(run / "export" / "graft" / "graft.json") != old
     assert compute_sha256(run / "export" / "graft.previous" / "graft.json") == old
 
@@ -438,7 +438,7 @@ def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tm
     assert ran(run_pipeline(GoSettings(run=run))) == [], "nothing is reported for sentences: the scores stay"
     more = gone(run, max_sentences=3)
     assert ran(more) == ["evaluate"]
-    assert why(more, "evaluate") == "its scores were of 2 sentences of am, not of 3"
+    assert why(more, "evaluate") == "the scores were of 2 sentences of am, not of 3"
     own = tmp_path / "am.txt"
     own.write_text("ሰላም ለዓለም።\nደህና ነኝ።\n", encoding="utf-8")
     others = gone(run, max_sentences=3, sentences=(own,))

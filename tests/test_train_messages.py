@@ -92,7 +92,7 @@ def test_two_ways_to_one_file_are_the_same_and_a_run_without_settings_has_none(t
 def test_the_last_lines_say_which_step_the_graft_is(first: tuple[WholeRun, TrainResult, dict[str, str]]) -> None:
     run, result, _ = first
     best = result.outcome.best_state.best_step
-    assert f"graft: {run.folder.graft}, trained up to step {best:,}" in text_of(result)
+    assert f"graft: {run.folder.graft}, with the weights of step {best:,}" in text_of(result)
     assert result.to_json()["graft_step"] == load_graft(run.folder.graft).card.method["trained"]["step"] == best
 
 

@@ -144,7 +144,7 @@ class EvaluateResult:
         lines: list[Line] = [Table(tuple(columns), tuple(rows))]
         recognizer = self.document["listener"]
         if recognizer["name"] is not None:
-            lines.append(f"recognizer: {recognizer['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
+            lines.append(f"recognizer: {recognizer['name']}; 95 % confidence intervals are in {SCORES_NAME}")
         if recognizer["why"]:
             why = (f"no recognizer for {self.document['language'] or 'these languages'}: ", "bold")
             lines += [style_line(why, str(recognizer["why"])), str(recognizer["how"])]

@@ -28,7 +28,7 @@ from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_file, is_folder, path_exists
-from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, format_names, style_line
+from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, format_names, pluralize, style_line
 from voxgraft.core.run import RUN_FILE
 from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
 from voxgraft.models import (
@@ -436,7 +436,7 @@ def find_devices() -> tuple[list[dict[str, Any]], str]:
     if torch.backends.mps.is_available():
         devices.append({"name": "Apple GPU", "kind": "mps", "memory": None, "note": MPS_NOTE})
     name = platform.processor() or platform.machine()
-    note = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    note = f"{pluralize(torch.get_num_threads(), 'thread')}, torch {torch.__version__}"
     devices.append({"name": name, "kind": "cpu", "memory": read_memory()[0], "note": note})
     return devices, ""
 

@@ -253,7 +253,11 @@ def _join_pairs(texts: Mapping[Any, str], between: str = " ") -> str:
     return ", ".join(f"{name}{between}{text}" for name, text in texts.items())
 
 
-ENDING_DESCRIPTIONS = {"done": "done", "stopped": "stopped on request", "no-better": "stopped early: no improvement"}
+ENDING_DESCRIPTIONS = {
+    "done": "done",
+    "stopped": "stopped on request",
+    "no-better": "stopped early, without improvement,",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +307,9 @@ class TrainResult:
 
     def lines(self) -> list[Line]:
         best = self.outcome.best_state
-        ending = f"{ENDING_DESCRIPTIONS[self.outcome.reason]}, at step {self.outcome.step:,}"
+        ending = f"{ENDING_DESCRIPTIONS[self.outcome.reason]} at step {self.outcome.step:,}"
         if self.continue_hint:
-            ending = f"nothing left to train: {ending}. To continue: {self.continue_hint}; to start over: --fresh"
+            ending = f"nothing left to train ({ending}). To continue: {self.continue_hint}; to start over: --fresh"
         lines: list[Line] = [f"trained {self.label}"] if self.label else []
         lines.append(f"stopped: {self.outcome.why}" if self.outcome.why else ending)
         if best.best_loss is not None:
@@ -315,7 +319,7 @@ class TrainResult:
         if self.was_interrupted:
             lines.append("run the same command to resume")
         if self.graft is not None:
-            lines.append(f"graft: {self.graft}, trained up to step {self.graft_step:,}")
+            lines.append(f"graft: {self.graft}, with the weights of step {self.graft_step:,}")
         if (merged := self.merged) is not None:
             share = f"interpolation weight {merged.point.share:g} at step {merged.step:,}"
             lines.append(f"{merged.folder.name}: {merged.folder}, {share}")
@@ -326,7 +330,7 @@ class TrainResult:
             ]
         if self.only_now:
             lines.append(f"for this command only (not in {RUN_FILE}): {_join_pairs(self.only_now, ': ')}")
-            lines.append(f"  to continue with these, give them again; to keep them, write them into {RUN_FILE}")
+            lines.append(f"  to use them again, repeat the flags; to keep them, write them into {RUN_FILE}")
         return lines
 
 
