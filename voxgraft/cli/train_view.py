@@ -171,7 +171,7 @@ class TrainProgress:
             memory.append(f"CUDA {format_bytes(allocated)}" + (f" ({', '.join(more)})" if more else ""))
         found = {
             "speed": f"{speed:,.0f} tokens/s" if speed is not None else "",
-            "pass": f"pass {epoch:,.2f}" if epoch is not None else "",
+            "pass": f"epoch {epoch:,.2f}" if epoch is not None else "",
             "rates": ", ".join(rates),
             "kl": f"{kl:.4f}" if kl is not None else "",
             "memory": f"memory {', '.join(memory)}" if memory else "",

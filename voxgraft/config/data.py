@@ -99,7 +99,7 @@ class DataRemoveSettings(Settings):
 
     dataset: DatasetFolder
     recording: tuple[str, ...] = ()
-    """Names of recordings to remove. The name of an imported list stands for all its recordings."""
+    """Names of recordings to remove. The name of an imported list means all its recordings."""
     speaker: tuple[str, ...] = ()
     """Names of speakers to remove."""
     clip: tuple[str, ...] = ()

@@ -183,7 +183,7 @@ class EvaluationSubject:
 
 
 def evaluate(settings: EvaluateSettings) -> EvaluateResult | ListeningTestResult:
-    """Compare a run, a graft, a merged model or a checkpoint with its base, by measurements or by ear."""
+    """Compare a run, a graft, a merged model or a checkpoint with its base, by measurements or in a listening test."""
     if settings.listening_against != LISTENING_BASE and not settings.listening_test:
         found = "--listening-against is given without --listening-test"
         raise ConfigError("config-value", found, expected="both, for a listening test, or neither, for scores")

@@ -143,7 +143,7 @@ class BaseReport:
             style = "green" if file["there"] else "yellow" if file["needed_for"] else ""
             state = style_line(("exists" if file["there"] else "missing", style))
             file_rows.append((file["name"], state, ", ".join(file["needed_for"]) or "optional", file["what"]))
-        lines.append(Table(("file", "", "needed for", "what it is"), tuple(file_rows)))
+        lines.append(Table(("file", "state", "needed for", "what it is"), tuple(file_rows)))
         for item in self.findings:
             first, *rest = item.lines()
             lines += [style_line((first, "bold red" if item.level == "error" else "yellow")), *rest]
