@@ -527,8 +527,11 @@ class ExportSettings(Settings):
     """Licence of the recordings and texts. Default: you are asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
     """How the speakers consented. Default: you are asked in a terminal."""
-    accept_terms: bool = False
-    """Accept that the base's licence also applies to the export. Default: you are asked in a terminal."""
+    accept_terms: bool = Field(
+        False,
+        description="Accept that the base's licence also applies to the export. A non-commercial licence requires "
+        "this. Default: you are asked in a terminal.",
+    )
 
 
 class PushSettings(Settings):

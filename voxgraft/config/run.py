@@ -160,7 +160,7 @@ class DataSettings(Settings):
     valid: tuple[Path, ...] = ()
     """Folders with prepared held-out clips of the new language. Default: RUN/data/valid."""
     replay: tuple[Path, ...] = ()
-    """Merged mode: folders with prepared training clips of base languages, so that the model does not forget them."""
+    """Merged mode: replay data: folders with prepared clips of base languages, which the model must not forget."""
     replay_valid: tuple[Path, ...] = ()
     """Folders with prepared held-out clips of base languages, to measure how much the model forgets."""
     replay_texts: tuple[Path, ...] = Field(
@@ -189,7 +189,7 @@ def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
     families: dict[float, list[str]] = {}
     for name, facts in FAMILIES.items():
         families.setdefault(facts.loss_weights[part == "speech"], []).append(name)
-    defaults = ", ".join(f"{weight:g} for {' and '.join(names)}" for weight, names in families.items())
+    defaults = "; ".join(f"{weight:g} for {', '.join(names)}" for weight, names in families.items())
     return f"Weight of the {part} loss. Default: {defaults}."
 
 
@@ -245,7 +245,7 @@ class TrainSettings(Settings):
     gradient_checkpointing: bool = _OPTIONS.gradient_checkpointing
     """Recompute activations in the backward pass. This needs less memory and is slower."""
     compile: bool | None = None
-    """Compile the backbone with torch.compile. Default: yes on CUDA, no on other devices."""
+    """Compile the backbone with torch.compile: true or false. Default: true on CUDA, else false."""
     deterministic: bool = _OPTIONS.deterministic
     """Use deterministic kernels. On CUDA, a resumed run then gives exactly the same weights as one without a break."""
     log_every: int = Field(_INTERVALS.log_every, ge=1)
