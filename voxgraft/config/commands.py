@@ -276,19 +276,22 @@ class EvaluateSettings(Settings):
     voices: tuple[str, ...] = ()
     """Voices: names, or audio files to clone. Default: held-out clips of the run, else the base's voices."""
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
-    """Name of the evaluation. Its results are in RUN/eval/NAME."""
+    """Name of the evaluation. Its results are written to RUN/eval/NAME."""
     output: Path | None = None
-    """New folder for the results. Required if MODEL is not a run. Default: RUN/eval/NAME, which is replaced."""
+    """New folder for the results. Required if MODEL is not a run. Default: RUN/eval/default, which is replaced."""
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language with audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
     listening_test: bool = False
-    """Write a blind listening test (A/B) for several people, instead of a report. Folder: RUN/eval/NAME-listening."""
-    listening_against: str = LISTENING_BASE
-    """System to compare with: base, recordings (held-out clips), or the folder of a model or of WAV files."""
+    """Write a blind listening test (A/B) for several people, instead of a report: RUN/eval/default-listening."""
+    listening_against: str = Field(
+        LISTENING_BASE,
+        description="With --listening-test: system to compare with: base, recordings (held-out clips), or the folder "
+        "of a model or of WAV files.",
+    )
     listening_pairs: int = Field(20, ge=2, le=200)
-    """Number of A/B pairs in the listening test. Each language gets an equal share."""
+    """With --listening-test: number of A/B pairs. Each language gets an equal share."""
     device: ComputeDevice = None
     precision: ComputePrecision = None
 
