@@ -429,7 +429,7 @@ class ServeSettings(Settings):
     base: Path | None = None
     """Folder of the base. Default: the base of the runs. Required for grafts, except those of the built-in base."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language to use if a request names none and its script fits several. Default: such requests are refused."""
+    """Language of a request that names none, if its text fits several languages. Default: the request is refused."""
     voices: Path | None = None
     """Folder with recordings to clone: NAME.wav becomes the voice NAME."""
     voice: str | None = None
