@@ -183,7 +183,7 @@ def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -
     edit(run, "train", steps=reached + 1)
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
-    assert why(result, "train") == f"continued from step {reached:,}"
+    assert why(result, "train") == f"resumed from step {reached:,}"
     assert words(gone(run)) == dict.fromkeys(ALL, "skipped")
 
 
@@ -247,7 +247,7 @@ def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     edit(run, "train", steps=3)
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
-    assert why(result, "train") == "continued from step 2"
+    assert why(result, "train") == "resumed from step 2"
     assert why(result, "evaluate") == "the scores were those of another model"
     assert compute_sha256(run / "export" / "graft" / "graft.json") != old
     assert compute_sha256(run / "export" / "graft.previous" / "graft.json") == old

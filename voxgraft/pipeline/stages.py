@@ -271,7 +271,7 @@ def _decide_prepare(work: PipelineContext) -> StageDecision:
     if not dataset.has_manifest:
         return StageDecision(False, "the sets exist, and there are no clips to prepare them from")
     why = _why_sets_stale(work, dataset.manifest)
-    fresh = "the sets are up to date with the manifest and the tokenizer"
+    fresh = "the encoded clips are up to date with the dataset and the tokenizer"
     return StageDecision(bool(why), why or fresh, is_stale=bool(why))
 
 
@@ -373,7 +373,7 @@ def decide_train(work: PipelineContext) -> StageDecision:
     if changed := _list_changes(work, values["identity"], is_over=bool(over)):
         return work.changed("; ".join(changed))
     if not over:
-        return StageDecision(True, f"resumes from step {saved.step:,}", f"continued from step {saved.step:,}")
+        return StageDecision(True, f"resumes from step {saved.step:,}", f"resumed from step {saved.step:,}")
     has_output = "trained" in card.method
     if work.settings.train.mode == "merged":
         has_output = is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD_NAME)
