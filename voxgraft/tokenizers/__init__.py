@@ -11,7 +11,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
@@ -278,14 +278,17 @@ def compute_texts_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def load_proof_corpus() -> Iterator[tuple[str, str]]:
+@cache
+def load_proof_corpus() -> tuple[tuple[str, str], ...]:
     """The built-in corpus of base languages: language code and sentence. English first: most people can read it."""
     folder = resources.files("voxgraft").joinpath("assets/proof")
-    for entry in sorted(folder.iterdir(), key=lambda item: (item.name != "en.txt", item.name)):
-        if entry.name.endswith(".txt"):
-            code = entry.name.removesuffix(".txt")
-            for line in entry.read_text(encoding="utf-8").splitlines():
-                yield code, line
+    names = sorted((entry.name for entry in folder.iterdir()), key=lambda name: (name != "en.txt", name))
+    return tuple(
+        (name.removesuffix(".txt"), line)
+        for name in names
+        if name.endswith(".txt")
+        for line in folder.joinpath(name).read_text(encoding="utf-8").splitlines()
+    )
 
 
 def read_user_corpus(paths: Iterable[Path], known: frozenset[str]) -> Iterator[tuple[str | None, str]]:
