@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +13,11 @@ from torch import Tensor
 from benchmarks.block_kernels import CANDIDATES
 from tests.support.families import PUBLISHED
 from tests.support.gated_bodies import BODIES, LENGTHS, WIDTH, GatedBody, make_body, make_logits, run_body
+from tests.support.kernels import run_interpreted
 from tests.support.trainers import OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.nn import gated_blocks
 from voxgraft.nn.attention import Packing, supports_tiled_attention
 from voxgraft.training.trainer import Trainer
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
@@ -112,6 +107,7 @@ def test_a_second_backward_pass_is_refused(name: str) -> None:
         torch.autograd.grad(out, first)
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_training_with_it_learns_the_same_and_resumes_with_the_same_bits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,18 +143,9 @@ def flat_tensors(loop: Trainer) -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, torch.dtype], dict[str, Tensor]]:
     """Output and gradients of every body, from a process in which Triton interprets its kernels."""
-    if find_spec("triton") is None:
-        pytest.skip("NOT TESTED: Triton is not installed")
-    path = tmp_path_factory.mktemp("gated") / "values"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.workers.gated_blocks", str(path)],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
+    found: dict[tuple[str, torch.dtype], dict[str, Tensor]] = run_interpreted(
+        "gated_blocks", tmp_path_factory.mktemp("gated") / "values"
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[tuple[str, torch.dtype], dict[str, Tensor]] = torch.load(path)
     return found
 
 

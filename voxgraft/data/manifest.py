@@ -27,12 +27,19 @@ from voxgraft.core.errors import (
     find_nearest_name,
     finding,
 )
-from voxgraft.core.files import atomic_write, is_encodable_text, is_file, is_folder, parse_json, read_lines
+from voxgraft.core.files import (
+    MANIFEST_HEADER_KEY,
+    atomic_write,
+    is_encodable_text,
+    is_file,
+    is_folder,
+    parse_json,
+    read_lines,
+)
 from voxgraft.core.run import RunFolder
 
 MANIFEST_VERSION = 1
 MANIFEST_NAME = "manifest.jsonl"
-MANIFEST_HEADER_KEY = "voxgraft_manifest"
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 # What a value of each kind must be, and the check.
@@ -146,7 +153,7 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
         except VoxgraftError as error:
             found = f"line {number} is not valid JSON: {error.finding.found.removeprefix('line 1, ')}"
             expected = json.dumps({MANIFEST_HEADER_KEY: MANIFEST_VERSION})
-            # A line of JSON that was damaged is probably from a manifest of ours.
+            # A line of JSON that was damaged is probably from a manifest that voxgraft wrote.
             cure = f"write {expected} as the first line, or restore the file." if first.startswith("{") else ""
             raise FileError("manifest-unknown", found, expected=expected, where=path, cure=cure) from None
     version = header.get(MANIFEST_HEADER_KEY) if isinstance(header, dict) else None

@@ -133,7 +133,7 @@ def synthesize_sentences(
             requests[index] = request
     # A new engine for every call: inside training its memory must be given back.
     engine = SynthesisEngine(system.model, sampling, set_gate=system.set_gate_for, latents=latents)
-    results = engine.run(list(requests.values()), f"{label} speaks")
+    results = engine.run(list(requests.values()), f"speaking with {label}")
     for index, result in zip(requests, results, strict=True):
         seconds = len(result.codes) / family.code_hz
         utterances[index] = replace(utterances[index], codes=result.codes, stopped=result.ended, latents=result.latents)
@@ -151,10 +151,10 @@ def _build_request(
         system.family.condition(voice.clip),
         # The seed belongs to the sentence, so that a sentence sounds the same in a larger or smaller set.
         draw_seed("evaluate", seed, sentence.language, sentence.text),
-        limit_codes(max_sentence_seconds(words), system.family.code_hz, most),
-        encoded.language or sentence.language,
+        encoded.closed,
+        max_codes=limit_codes(max_sentence_seconds(words), system.family.code_hz, most),
+        language=encoded.language or sentence.language,
         sort_key=(len(words), at),
-        closed=encoded.closed,
     )
 
 
