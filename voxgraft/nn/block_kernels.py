@@ -1,6 +1,6 @@
 """Triton kernels between the matrix products of a frozen block with an adapter; `nn/gated_blocks.py` launches them.
 
-Each reads what a product left, adds bias and adapter on the way, and writes what the next product reads, so that the
+Each reads what a product left, adds bias and adapter, and writes what the next product reads, so that the
 adapter's wide results never exist in memory. Where an adapter's weight gradient is a sum over positions, a program adds
 up its own part of them and the parts are summed afterwards: no atomics, so results are deterministic.
 
