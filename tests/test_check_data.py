@@ -136,7 +136,9 @@ def test_a_set_that_was_made_for_another_use_is_refused(run: WholeRun, made_for:
     world = run.world
     world.write("other", world.clips(8, 3), made_for)
     flag = f"--data.{given_as}={run.folder.data_set('other')}"
-    assert assert_both_refuse(run, "set-role", flag) == f"other was prepared for {made_for}, but is used for {given_as}"
+    found = assert_both_refuse(run, "set-role", flag)
+    assert f"data.{made_for}" in found
+    assert f"data.{given_as}" in found
     (item,) = [item for item in looked(run, flag) if item.code == "set-role"]
     assert f"data.{made_for}" in item.cure
 
@@ -259,7 +261,7 @@ def test_a_step_too_small_for_the_longest_clip_is_refused_by_both(run: WholeRun)
 
 
 def test_steps_and_epochs_together_are_refused_by_both(run: WholeRun) -> None:
-    assert "train.epochs is 2" in assert_both_refuse(run, "config-value", train_epochs=2)
+    assert "train.epochs" in assert_both_refuse(run, "config-value", train_epochs=2)
 
 
 def test_a_sentence_in_a_language_that_nobody_speaks_is_refused_by_both(run: WholeRun) -> None:

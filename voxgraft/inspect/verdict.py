@@ -101,7 +101,7 @@ class Verdict(NamedTuple):
 
 # What a finding means for the whole: in a sentence, and why nothing is left to continue with.
 _UNREADABLE_FAULT = (
-    "without a good copy of the file there is nothing to save: {found}",
+    "the file cannot be read, and without a good copy of it there is nothing to save: {found}",
     "nothing can be recovered from this file. If you can copy or download it again, diagnose that copy first",
 )
 _UNREADABLE_CODE = (
