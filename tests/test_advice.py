@@ -645,3 +645,14 @@ def test_an_import_warns_of_texts_in_another_script(tmp_path: Path, capsys: pyte
         items = {item.code: item for item in data_import(settings).findings()}
         assert ("text-other-script" in items) == expected
         assert not expected or items["text-other-script"].level == "warning"
+
+
+def test_a_folder_that_is_no_run_or_no_graft_is_named_with_the_one_that_is(
+    fixtures: Fixtures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fixtures.whole_run("tiny").copied(tmp_path / "runs" / "amharic")
+    assert str(run.path) in outcome(["check", run.path.parent], capsys)["cure"]
+    assert "--language" in outcome(["check", tmp_path / "absent"], capsys)["cure"]
+    words = ["speak", "hello", "--language=en", f"--output={tmp_path / 'x.wav'}"]
+    assert str(run.folder.graft) in outcome([*words, f"--graft={run.path}"], capsys)["cure"]
+    assert outcome([*words, f"--run={run.folder.graft}"], capsys)["code"] == "file-missing"

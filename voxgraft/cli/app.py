@@ -47,7 +47,6 @@ from voxgraft.config.run import RunSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import (
     ConfigError,
-    FileError,
     Finding,
     VoxgraftError,
     fill_placeholders,
@@ -57,7 +56,7 @@ from voxgraft.core.errors import (
 )
 from voxgraft.core.files import convert_system_error, path_exists
 from voxgraft.core.results import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK
-from voxgraft.core.run import RUN_FILE
+from voxgraft.core.run import RUN_FILE, missing_run_error
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -305,8 +304,7 @@ def resolve_settings(line: CommandLine) -> Settings:
         if values.get("speak") and not path_exists(path):  # `check BASE --speak`: the folder is a base
             return parse_settings(command.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
         if not path_exists(path):
-            cure = f"create a run with `voxgraft new {Path(run)}`, or check the path."
-            raise FileError("file-missing", f"{Path(run)} has no {RUN_FILE}", where=path, cure=cure)
+            raise missing_run_error(Path(run))
         run_values = read_settings_values(RunSettings, path)
         parse_settings(RunSettings, run_values, path)  # on its own first, so that every command refuses the same files
         values = deep_merge(run_values, values)

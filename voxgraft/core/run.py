@@ -56,6 +56,20 @@ def step_folder_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
+def missing_run_error(path: Path) -> FileError:
+    """The error for a path that is not the folder of a run: it names runs inside it, else how a run is created."""
+    inside = sorted(folder.parent for folder in path.glob(f"*/{RUN_FILE}")) if path.is_dir() else []
+    cure = "check the path; "
+    if is_file(path.parent / RUN_FILE):
+        cure += f"the folder is a part of the run {path.parent}."
+    elif inside:
+        cure += f"the folder contains {'the run' if len(inside) == 1 else 'runs, such as'} {inside[0]}."
+    else:
+        place = "FOLDER" if path_exists(path) else path
+        cure += f"a run is created with `voxgraft new {place} --base BASE --language CODE --texts FILE`."
+    return FileError("file-missing", f"{path} has no {RUN_FILE}", where=path / RUN_FILE, cure=cure)
+
+
 class RunFolder:
     """The places of one run. Whoever reads them checks that they exist."""
 

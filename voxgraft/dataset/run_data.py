@@ -227,6 +227,7 @@ def _open_checked_set(
             cure = f"correct {ROLE_SETTING_KEYS[role]}: give a folder that `voxgraft prepare` wrote."
             if not named:
                 cure = describe_prepare_step(requirements.run, requirements.settings)
+                cure += " Sets that were prepared elsewhere are named in data.train and data.valid."
             raise FileError("set-missing", f"there is no prepared {role} set at {path}", where=path, cure=cure)
         if manifest.suffix != ".jsonl" or family != "indextts2":
             found = f"{path.name} is not a prepared {role} set of {family}"

@@ -133,7 +133,9 @@ def read_graft_card(folder: Path) -> GraftCard:
             raise GraftError("graft-missing", f"{folder.parent} has no graft yet", where=folder.parent)
     path = require_folder(folder) / GRAFT_CARD_NAME
     if not path_exists(path):
-        raise GraftError("graft-broken", f"{folder.name} is not a graft: {path.name} is missing", where=folder)
+        cure = f"this is a run; its graft is {folder / 'graft'}." if is_file(folder / RUN_FILE) else ""
+        found = f"{folder.name} is not a graft: {path.name} is missing"
+        raise GraftError("graft-broken", found, where=folder, cure=cure)
     value = read_json(require_file(path))
     if not isinstance(value, dict) or value.get("format") != GRAFT_FORMAT:
         raise GraftError("graft-broken", f"{GRAFT_CARD_NAME} has no format {GRAFT_FORMAT!r}", where=path)

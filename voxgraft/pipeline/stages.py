@@ -29,11 +29,11 @@ from voxgraft.config.commands import (
 from voxgraft.config.data import DataImportSettings, DataSplitSettings
 from voxgraft.config.run import RunSettings, TrainSettings, load_command_settings
 from voxgraft.config.train_options import RESUME_RULES, options_with_rule
-from voxgraft.core.errors import ConfigError, FileError, GraftError, VoxgraftError, raise_first_error
+from voxgraft.core.errors import ConfigError, GraftError, VoxgraftError, raise_first_error
 from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json
 from voxgraft.core.results import CommandResult, format_names, pluralize
-from voxgraft.core.run import RUN_FILE, History, RunFolder, RunJournal
+from voxgraft.core.run import History, RunFolder, RunJournal, missing_run_error
 from voxgraft.data.folder import PROBLEMS_FILE, DatasetFolder
 from voxgraft.data.import_command import (
     ReimportPolicy,
@@ -119,8 +119,7 @@ class PipelineContext:
     def __init__(self, settings: GoSettings) -> None:
         self.go_settings, self.run = settings, RunFolder(settings.run)
         if not is_file(self.run.settings):
-            cure = f"create a run with `voxgraft new {self.run.path}`, or check the path."
-            raise FileError("file-missing", f"{self.run.path} has no {RUN_FILE}", where=self.run.settings, cure=cure)
+            raise missing_run_error(self.run.path)
         # Read at once, so that an unreadable run.yaml is reported before anything runs. Flags win over the file.
         values = deep_merge(read_settings_values(RunSettings, self.run.settings), settings.given)
         self.settings = parse_settings(RunSettings, values, self.run.settings)

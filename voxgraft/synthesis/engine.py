@@ -21,9 +21,9 @@ from voxgraft.config.commands import EvaluatedVariant, SpeakSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, GraftError, exclusive_error
-from voxgraft.core.files import compute_sha256, is_folder, require_file, require_folder
+from voxgraft.core.files import compute_sha256, is_file, is_folder, require_file, require_folder
 from voxgraft.core.rng import hash_int
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, missing_run_error
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, Latents, Vocoder
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator, StopCause, StoppingCriteria
@@ -386,6 +386,8 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
         from voxgraft.graft.folder import load_graft, require_graft_language
 
         run = RunFolder(require_folder(settings.run))
+        if not is_file(run.settings):
+            raise missing_run_error(run.path)
         own = parse_settings(RunSettings, read_settings_values(RunSettings, require_file(run.settings)), run.settings)
         base = settings.base or own.base
         if base is None:
