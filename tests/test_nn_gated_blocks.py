@@ -16,7 +16,16 @@ from torch import Tensor
 
 from benchmarks.block_kernels import CANDIDATES
 from tests.support.families import PUBLISHED
-from tests.support.gated_bodies import BODIES, LENGTHS, WIDTH, GatedBody, make_body, make_logits, run_body
+from tests.support.gated_bodies import (
+    BODIES,
+    LENGTHS,
+    WIDTH,
+    GatedBody,
+    make_body,
+    make_logits,
+    run_body,
+    small_effects,
+)
 from tests.support.trainers import OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.nn import gated_blocks
 from voxgraft.nn.attention import Packing, supports_tiled_attention
@@ -173,6 +182,14 @@ def test_the_kernels_compute_what_plain_torch_does(
     expected = exact if dtype == torch.float32 else run_body(make_body(name, dtype), fused=False)
     tolerance = 2e-6 if dtype == torch.float32 else 3e-3
     assert {key: error for key in found if (error := relative_error(found[key], expected[key])) > tolerance} == {}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_an_adapter_that_has_learned_little_is_not_rounded_away(interpreted: dict[Any, Any], name: str) -> None:
+    exact, found = small_effects(name, fused=False, exact=True), interpreted["small effects", name]
+    assert found.keys() == exact.keys()
+    shares = {kind: float((found[kind] * exact[kind]).sum() / exact[kind].square().sum()) for kind in exact}
+    assert {kind: share for kind, share in shares.items() if not 0.8 < share < 1.2} == {}
 
 
 def test_every_configuration_that_the_benchmark_tries_computes_the_same(

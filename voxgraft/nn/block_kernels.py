@@ -66,22 +66,17 @@ def _gate_of(x, GELU: tl.constexpr):
 
 @triton.jit
 def add_norm_kernel(
-    x_at, delta_at, narrow_at, up_at, bias_at, weight_at, norm_bias_at, sum_at, out_at, stats_at, x_row, delta_row,
-    narrow_row, T, eps,
-    W: tl.constexpr, R: tl.constexpr, DELTA: tl.constexpr, BIAS: tl.constexpr, LAYER_NORM: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    x_at, delta_at, weight_at, norm_bias_at, sum_at, out_at, stats_at, x_row, out_row, T, eps,
+    W: tl.constexpr, DELTA: tl.constexpr, LAYER_NORM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sum = x + delta + bias + narrow upᵀ, and its norm; without `DELTA` the norm of x. stats: 1 / rms, mean. [2, T]"""
+    """sum = x + delta, and its norm; without `DELTA` the norm of x. stats: 1 / rms, mean. [2, T]"""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     total, squares = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
-    if DELTA:
-        narrow = _load(narrow_at, narrow_row, rows, tl.arange(0, R), T)
     for at in range(0, W, BLOCK):
         columns = at + tl.arange(0, BLOCK)
         value = _load(x_at, x_row, rows, columns, T).to(tl.float32)
         if DELTA:
-            up = _load_up(up_at, columns, R)
-            value += _load_adapted(delta_at, delta_row, rows, columns, T, bias_at, narrow, up, BIAS)
+            value += _load(delta_at, W, rows, columns, T).to(tl.float32)
             value = value.to(sum_at.dtype.element_ty)  # what is normed is the rounded sum, as without this kernel
             _store(sum_at, W, rows, columns, T, value)
             value = value.to(tl.float32)
@@ -106,7 +101,7 @@ def add_norm_kernel(
             scaled = scaled * weight.to(tl.float32) + tl.load(norm_bias_at + columns).to(tl.float32)[None, :]
         else:
             scaled = scaled.to(out_at.dtype.element_ty).to(tl.float32) * weight.to(tl.float32)
-        _store(out_at, W, rows, columns, T, scaled)
+        _store(out_at, out_row, rows, columns, T, scaled)
 
 
 @triton.jit
@@ -141,29 +136,15 @@ def norm_gradient_kernel(
 
 
 @triton.jit
-def finish_heads_kernel(
-    joint_at, up_at, bias_at, cos_at, sin_at, joint_row, T,
-    W: tl.constexpr, LAYER: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, TURN: tl.constexpr,
-    ROWS: tl.constexpr,
-):  # fmt: skip
-    """Queries, keys and values in place: bias and adapter added, and queries and keys turned by their angles if `TURN`.
-
-    A row of `joint` is q, k, v, then what each layer's `down` made. A layer has LAYER columns (W, or 3 W as one).
-    """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    head = tl.program_id(1)  # of all 3 H
-    first = head * D + tl.arange(0, D // 2)
-    narrow = _load(joint_at, joint_row, rows, 3 * W + head * D // LAYER * R + tl.arange(0, R), T)
-    up, up_other = _load_up(up_at, first, R), _load_up(up_at, first + D // 2, R)
-    one = _load_adapted(joint_at, joint_row, rows, first, T, bias_at, narrow, up, BIAS)
-    other = _load_adapted(joint_at, joint_row, rows, first + D // 2, T, bias_at, narrow, up_other, BIAS)
-    if TURN:  # noqa: SIM102 (one is decided by the compiler, the other by each program)
-        if head * D < 2 * W:
-            cos = _load(cos_at, D // 2, rows, tl.arange(0, D // 2), T)
-            sin = _load(sin_at, D // 2, rows, tl.arange(0, D // 2), T)
-            one, other = one * cos - other * sin, other * cos + one * sin
-    _store(joint_at, joint_row, rows, first, T, one)
-    _store(joint_at, joint_row, rows, first + D // 2, T, other)
+def rotate_heads_kernel(joint_at, cos_at, sin_at, joint_row, T, D: tl.constexpr, ROWS: tl.constexpr):
+    """Queries and keys turned by their angles, in place. They are the first columns of a row of `joint`."""
+    rows, low = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, D // 2)
+    first = tl.program_id(1) * D + low
+    one = _load(joint_at, joint_row, rows, first, T).to(tl.float32)
+    other = _load(joint_at, joint_row, rows, first + D // 2, T).to(tl.float32)
+    cos, sin = _load(cos_at, D // 2, rows, low, T), _load(sin_at, D // 2, rows, low, T)
+    _store(joint_at, joint_row, rows, first, T, one * cos - other * sin)
+    _store(joint_at, joint_row, rows, first + D // 2, T, other * cos + one * sin)
 
 
 @triton.jit
@@ -209,13 +190,14 @@ def heads_gradient_kernel(
 
 @triton.jit
 def activate_kernel(
-    joint_at, up_at, bias_at, down_at, out_at, narrow_at, joint_row, T,
+    joint_at, up_at, bias_at, down_at, out_at, joint_row, out_row, T,
     M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """The MLP's inner values: silu(gate) * up if `GATED`, else gelu; and what the next layer's `down` makes of them.
 
-    A row of `joint` is gate, up (or one of them), then what each layer's `down` made.
+    A row of `joint` is gate, up (or one of them), then what each layer's `down` made. A row of `out` is the values,
+    then what is made of them.
     """
     rows, rank = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, R)
     inner: tl.constexpr = 2 * M if GATED else M
@@ -232,9 +214,9 @@ def activate_kernel(
             up = _load_up(up_at, M + columns, R)
             value *= _load_adapted(joint_at, joint_row, rows, M + columns, T, bias_at, narrow_up, up, BIAS)
         value = value.to(out_at.dtype.element_ty)
-        _store(out_at, M, rows, columns, T, value)
+        _store(out_at, out_row, rows, columns, T, value)
         made = tl.dot(value, tl.trans(_load_matrix(down_at, M, rank, columns)), made)
-    _store(narrow_at, R, rows, rank, T, made)
+    _store(out_at, out_row, rows, M + rank, T, made)
 
 
 @triton.jit
