@@ -1,7 +1,7 @@
 """Triton kernels between the matrix products of a frozen block with an adapter; `nn/gated_blocks.py` launches them.
 
-Each reads what a product left, adds bias and adapter on the way, and writes what the next product reads, so that the
-adapter's wide results never exist in memory. Where an adapter's weight gradient is a sum over positions, a program adds
+Each reads what a product left, bias and adapter included, and writes what the next product reads. Where an adapter's
+weight gradient is a sum over positions, a program adds
 up its own part of them and the parts are summed afterwards: no atomics, so results are deterministic.
 
 Shapes: T positions, W width, M width of the MLP, H heads of width D, R rank. `_row` is the distance between two rows.
@@ -33,20 +33,6 @@ def _store(at, row, rows, columns, T, values):
 @triton.jit
 def _load_matrix(at, row, lines, columns):
     return tl.load(at + lines[:, None] * row + columns[None, :])
-
-
-@triton.jit
-def _load_adapted(at, row, rows, columns, T, bias_at, narrow, up, BIAS: tl.constexpr):
-    """Some columns of a product with bias and adapter added, in float32; `up` [columns, R]. [rows, columns]"""
-    values = _load(at, row, rows, columns, T).to(tl.float32)
-    if BIAS:
-        values += tl.load(bias_at + columns).to(tl.float32)[None, :]
-    return tl.dot(narrow, tl.trans(up), values)
-
-
-@triton.jit
-def _load_up(up_at, columns, R: tl.constexpr):
-    return _load_matrix(up_at, R, columns, tl.arange(0, R))
 
 
 @triton.jit
@@ -190,29 +176,23 @@ def heads_gradient_kernel(
 
 @triton.jit
 def activate_kernel(
-    joint_at, up_at, bias_at, down_at, out_at, joint_row, out_row, T,
-    M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    joint_at, down_at, out_at, joint_row, out_row, T,
+    M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """The MLP's inner values: silu(gate) * up if `GATED`, else gelu; and what the next layer's `down` makes of them.
 
-    A row of `joint` is gate, up (or one of them), then what each layer's `down` made. A row of `out` is the values,
-    then what is made of them.
+    A row of `joint` begins with gate, up (or one of them). A row of `out` is the values, then what is made of them.
     """
     rows, rank = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, R)
-    inner: tl.constexpr = 2 * M if GATED else M
-    narrow = _load(joint_at, joint_row, rows, inner + rank, T)
-    if GATED:
-        narrow_up = _load(joint_at, joint_row, rows, inner + R + rank, T)
     made = tl.zeros([ROWS, R], tl.float32)
     for at in tl.range(0, M, BLOCK, num_stages=STAGES):  # said here, so that loads are in flight that feed no dot
         columns = at + tl.arange(0, BLOCK)
-        gate = _load_adapted(joint_at, joint_row, rows, columns, T, bias_at, narrow, _load_up(up_at, columns, R), BIAS)
+        gate = _load(joint_at, joint_row, rows, columns, T).to(tl.float32)
         share, _ = _gate_of(gate, not GATED)
         value = gate * share
         if GATED:
-            up = _load_up(up_at, M + columns, R)
-            value *= _load_adapted(joint_at, joint_row, rows, M + columns, T, bias_at, narrow_up, up, BIAS)
+            value *= _load(joint_at, joint_row, rows, M + columns, T).to(tl.float32)
         value = value.to(out_at.dtype.element_ty)
         _store(out_at, out_row, rows, columns, T, value)
         made = tl.dot(value, tl.trans(_load_matrix(down_at, M, rank, columns)), made)
@@ -221,8 +201,8 @@ def activate_kernel(
 
 @triton.jit
 def activation_gradient_kernel(
-    joint_at, up_at, bias_at, down_at, d_out_at, d_narrow_at, d_joint_at, d_down_at, d_up_at, joint_row, T, per_chunk,
-    M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    joint_at, d_out_at, d_narrow_at, d_joint_at, d_down_at, d_up_at, joint_row, d_narrow_row, T, per_chunk,
+    M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the inner values, and one chunk's part of the weight gradients of the adapters on both sides.
@@ -233,36 +213,30 @@ def activation_gradient_kernel(
     chunk, rank = tl.program_id(1), tl.arange(0, R)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inner: tl.constexpr = 2 * M if GATED else M
-    # The adapters' parts of these columns stay on the chip while the positions pass by.
-    down = _load_matrix(down_at, M, rank, columns)  # [R, BLOCK]
-    gate_up = _load_up(up_at, columns, R)  # [BLOCK, R]
-    if GATED:
-        up_up = _load_up(up_at, M + columns, R)
     d_down, d_gate_up = tl.zeros([BLOCK, R], tl.float32), tl.zeros([BLOCK, R], tl.float32)
     d_up_up = tl.zeros([BLOCK, R], tl.float32)
     end = tl.minimum(chunk * per_chunk + per_chunk, T)
     for at in tl.range(chunk * per_chunk, end, ROWS, num_stages=STAGES):
         rows = at + tl.arange(0, ROWS)
-        narrow = _load(joint_at, joint_row, rows, inner + rank, T)
-        gate = _load_adapted(joint_at, joint_row, rows, columns, T, bias_at, narrow, gate_up, BIAS)
+        gate = _load(joint_at, joint_row, rows, columns, T).to(tl.float32)
         share, slope = _gate_of(gate, not GATED)
         value = gate * share
-        d_gate = share + value * (1.0 - share) * slope
-        d_narrow = _load(d_narrow_at, R, rows, rank, T)
-        d_out = tl.dot(d_narrow, down, _load(d_out_at, M, rows, columns, T).to(tl.float32))
-        d_gate *= d_out
-        if GATED:  # what is done with `d_out` is done before the other half is read: fewer values are alive at once
-            narrow_up = _load(joint_at, joint_row, rows, inner + R + rank, T)
+        d_out = _load(d_out_at, M, rows, columns, T).to(tl.float32)
+        d_gate = d_out * (share + value * (1.0 - share) * slope)
+        if GATED:
             d_up = (d_out * value).to(d_joint_at.dtype.element_ty)
             _store(d_joint_at, joint_row, rows, M + columns, T, d_up)
+            narrow_up = _load(joint_at, joint_row, rows, inner + R + rank, T)
             d_up_up = tl.dot(tl.trans(d_up), narrow_up, d_up_up)
-            up = _load_adapted(joint_at, joint_row, rows, M + columns, T, bias_at, narrow_up, up_up, BIAS)
+            up = _load(joint_at, joint_row, rows, M + columns, T).to(tl.float32)
             d_gate *= up
             value *= up
         d_gate = d_gate.to(d_joint_at.dtype.element_ty)
         _store(d_joint_at, joint_row, rows, columns, T, d_gate)
+        narrow = _load(joint_at, joint_row, rows, inner + rank, T)
         d_gate_up = tl.dot(tl.trans(d_gate), narrow, d_gate_up)
-        # Rows past the end have no gradient of `narrow`, so they add nothing here either.
+        # Rows past the end have no gradients, so they add nothing here either.
+        d_narrow = _load(d_narrow_at, d_narrow_row, rows, rank, T)
         d_down = tl.dot(tl.trans(value.to(d_narrow.dtype)), d_narrow, d_down)
     tl.store(d_down_at + (chunk * R + rank)[None, :] * M + columns[:, None], d_down)
     target = d_up_at + (chunk * inner + columns)[:, None] * R + rank[None, :]

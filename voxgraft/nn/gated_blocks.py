@@ -1,13 +1,12 @@
 """All blocks of a frozen body with adapters as one autograd function: what gated training needs, and nothing else.
 
 A frozen layer needs no weight gradient, and an adapter's wide results need not exist in memory. So the matrix products
-are the base's own, with the adapter's narrow ones as more columns of them, and kernels between the products do the rest
+are the base's own, with the adapter as more columns of their factors, and kernels between the products do the rest
 (`nn/block_kernels.py`; plain torch on a CPU). Kept for the backward pass are the inputs of both norms, the projections
 and the attention's output; norms and activations are computed again. Knows no family and no optimizer.
 
-A product that makes queries, keys, values or what is added to x has the adapter inside it, and is rounded once: an
-adapter that has learned little is smaller than half a unit in the last place of the product, and `round(round(base) +
-adapter)` is `round(base)`. The MLP's inner values are not rounded before the activation, so kernels add theirs.
+Every product has the adapter inside it, and is rounded once: an adapter that has learned little is smaller than half a
+unit in the last place of the product, and `round(round(base) + adapter)` is `round(base)`.
 
 Shapes: T positions, W width, M width of the MLP, H heads of width D, R rank, N layers that share an input.
 """
@@ -116,7 +115,10 @@ class _Group:
     up: Tensor  # [sum of O, R]
 
     wide_up: Tensor | None = None
-    """`up` of each of several layers beside the others', and below them a unit matrix. [sum of O + N R, N R]"""
+    """Of layers whose backward pass needs the narrow values: `up` of each beside the others', then a unit matrix.
+
+    [sum of O + N R, N R]
+    """
 
     @property
     def num_outputs(self) -> int:
@@ -160,9 +162,11 @@ class _GatedBlocks(torch.autograd.Function):
             mixed = _with_narrow(x, attention_out)  # [T, W + R]
             kept["log_total"] = _attend(body, joint, mixed)
             _make_narrow(mixed, attention_out)
-            middle, out, kept["middle_stats"] = _add_norm(x, _project(mixed, attention_out), block.norm_mlp)
+            between = _with_narrow(x, mlp_in)
+            middle, _, kept["middle_stats"] = _add_norm(x, _project(mixed, attention_out), block.norm_mlp, between)
             kept |= {"joint": joint, "mixed": mixed, "middle": middle}
-            kept["inner"] = out @ mlp_in.joined().T  # [T, M or 2 M, + N R]
+            _make_narrow(between, mlp_in)
+            kept["inner"] = _project(between, mlp_in)  # [T, M or 2 M, + N R]
             values = _activate(kept["inner"], mlp_in, mlp_out.down)  # [T, M + R]
             kept["mlp_narrow"] = values[:, -mlp_out.up.shape[1] :].contiguous()  # a view would keep all values
             last = index + 1 == len(groups)
@@ -180,7 +184,8 @@ class _GatedBlocks(torch.autograd.Function):
         [d_out] = gradients
         x, stats = ctx.last
         ctx.last = None
-        d_sum, _ = _norm_gradient(x, d_out.contiguous(), None, body.final_norm, stats)
+        d_sum = _with_narrow(x, groups[-1][3])
+        _norm_gradient(x, d_out.contiguous(), None, body.final_norm, stats, d_sum)
         found: list[list[Tensor]] = []
         for index in reversed(range(len(groups))):
             kept = saved.pop()  # its memory is free for the blocks before it
@@ -189,23 +194,26 @@ class _GatedBlocks(torch.autograd.Function):
         pairs = found[::-1]  # of each layer: down, up
         if ctx.scale != 1:
             torch._foreach_mul_([down for down, _ in pairs], ctx.scale)
-        return d_sum, None, *(value for pair in pairs for value in pair)
+        return d_sum[:, : x.shape[1]], None, *(value for pair in pairs for value in pair)
 
 
 def _block_gradients(
     d_sum: Tensor, kept: dict[str, Any], groups: tuple[_Group, ...], block: BlockParts, body: _Body
 ) -> tuple[Tensor, list[list[Tensor]]]:
-    """The gradient of a block's input from that of its output, and those of its adapters (down, up) by layer."""
-    attention_in, attention_out, mlp_in, mlp_out = groups
-    rank, width = mlp_out.up.shape[1], d_sum.shape[1]
+    """The gradient of a block's input from that of its output, and those of its adapters (down, up) by layer.
 
-    d_narrow = d_sum @ mlp_out.up  # [T, R]
+    Both gradients have room for narrow ones. [T, W + R] -> [T, W + R]
+    """
+    attention_in, attention_out, mlp_in, mlp_out = groups
+    width = len(mlp_out.up)
+
+    d_values = _input_gradient(d_sum, mlp_out)  # [T, M]
+    d_sum, d_narrow = d_sum[:, :width], d_sum[:, width:]
     mlp_out_up = _weight_gradient(d_sum, kept["mlp_narrow"])
-    d_values = d_sum @ mlp_out.weights[0]  # [T, M]; the adapter's part is added where it is read
-    d_inner, mlp_out_down, mlp_in_up = _activation_gradient(kept["inner"], d_values, d_narrow, mlp_in, mlp_out.down)
+    d_inner, mlp_out_down, mlp_in_up = _activation_gradient(kept["inner"], d_values, d_narrow, mlp_in)
     del d_values
     d_norm = _input_gradient(d_inner, mlp_in)
-    d_middle = d_sum.new_empty(len(d_sum), width + rank)
+    d_middle = _with_narrow(kept["x"], attention_out)
     _, norm = _norm_gradient(kept["middle"], d_norm, d_sum, block.norm_mlp, kept["middle_stats"], d_middle)
     mlp_in_down = _weight_gradient(d_inner[:, mlp_in.num_outputs :], norm)
     del d_inner, d_norm
@@ -217,7 +225,8 @@ def _block_gradients(
     d_heads = _attention_gradient(body, kept, d_mixed)
     d_joint, attention_in_up = _heads_gradient(d_heads, kept["joint"], attention_in, body)
     d_norm = _input_gradient(d_joint, attention_in)
-    d_x, norm = _norm_gradient(kept["x"], d_norm, d_middle, block.norm_in, kept["stats"])
+    d_x = _with_narrow(kept["x"], mlp_out)
+    _, norm = _norm_gradient(kept["x"], d_norm, d_middle, block.norm_in, kept["stats"], d_x)
     attention_in_down = _weight_gradient(d_joint[:, attention_in.num_outputs :], norm)
     pairs = [
         *_split(attention_in_down, attention_in_up, len(attention_in.weights)),
@@ -240,7 +249,7 @@ def _round_adapters(
     scale, rank = float(first.scale), int(first.rank)
     targets: list[Tensor] = []
     wide_targets: list[Tensor] = []
-    template: Tensor | None = None
+    templates: dict[torch.Size, Tensor] = {}
     groups = []
     for block in body.blocks:
         made = []
@@ -257,11 +266,11 @@ def _round_adapters(
             bias = None if biases[0] is None else biases[0] if len(layers) == 1 else torch.cat(biases)
             weights = tuple(layer.base_weight.T if layer.transposed else layer.base_weight for layer in layers)
             wide_up = None
-            if members is block.attention_in:
-                if template is None:
+            if members is block.attention_in or members is block.mlp_in:
+                if down.shape + up.shape not in templates:
                     unit = torch.eye(len(down), dtype=dtype, device=down.device)
-                    template = torch.cat([down.new_zeros(outputs, len(down)), unit])
-                wide_up = template.clone()
+                    templates[down.shape + up.shape] = torch.cat([down.new_zeros(outputs, len(down)), unit])
+                wide_up = templates[down.shape + up.shape].clone()
                 own = torch.split(wide_up[:outputs], [one.out_features for one in layers])
                 wide_targets += [one[:, at * rank : (at + 1) * rank] for at, one in enumerate(own)]
             made.append(_Group(tuple(weight.detach() for weight in weights), bias, down, up, wide_up))
@@ -271,7 +280,8 @@ def _round_adapters(
     if scale != 1:
         sources[::2] = torch._foreach_mul(sources[::2], scale)
     torch._foreach_copy_(targets, sources)
-    torch._foreach_copy_(wide_targets, [up for made in groups for up in made[0].up.chunk(len(made[0].weights))])
+    several = [group for made in groups for group in made if group.wide_up is not None]
+    torch._foreach_copy_(wide_targets, [up for group in several for up in group.up.chunk(len(group.weights))])
     return groups, scale
 
 
@@ -378,8 +388,8 @@ class KernelConfig:
     """Into how many chunks positions are cut where a weight gradient is summed over them."""
 
 
-# The fastest of `benchmarks/block_kernels.py` on an H200 (docs/log.md, 2026-11-19), but for the last: that kernel has
-# changed since, and is compiled to at most 255 registers without a spill.
+# The fastest of `benchmarks/block_kernels.py` on an H200 (docs/log.md, 2026-11-19). All but NORM_GRADIENT and
+# HEADS_GRADIENT do less since, and were not measured again.
 ADD_NORM = KernelConfig(rows=32, warps=4, block=128)
 NORM_GRADIENT = KernelConfig(rows=4, warps=8)  # whole rows at a time
 ROTATE_HEADS = KernelConfig(rows=64, warps=4)  # one head
@@ -517,8 +527,8 @@ def _activate(inner: Tensor, group: _Group, down: Tensor) -> Tensor:
     if uses_kernels(inner):
         _launch(
             "activate_kernel", (-(-num // ACTIVATE.rows),), ACTIVATE,
-            inner, group.up, group.bias, down, out, inner.stride(0), out.stride(0), num, width, rank, gated,
-            group.bias is not None, ACTIVATE.rows, ACTIVATE.block, ACTIVATE.stages,
+            inner, down, out, inner.stride(0), out.stride(0), num, width, rank, gated, ACTIVATE.rows, ACTIVATE.block,
+            ACTIVATE.stages,
         )  # fmt: skip
         return out
     out[:, :width] = _activation(_inner_values(inner, group))
@@ -527,7 +537,7 @@ def _activate(inner: Tensor, group: _Group, down: Tensor) -> Tensor:
 
 
 def _activation_gradient(
-    inner: Tensor, d_values: Tensor, d_narrow: Tensor, group: _Group, down: Tensor
+    inner: Tensor, d_values: Tensor, d_narrow: Tensor, group: _Group
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the layers before the activation, with room for the narrow ones; of `down` after it, of `up` before.
 
@@ -536,20 +546,19 @@ def _activation_gradient(
     num, rank, gated = len(inner), group.up.shape[1], len(group.weights) == 2
     d_inner = torch.empty_like(inner)
     if uses_kernels(inner):
-        config, width = ACTIVATION_GRADIENT, down.shape[1]
-        d_down = inner.new_empty(config.chunks, *down.shape, dtype=torch.float32)
+        config, width = ACTIVATION_GRADIENT, d_values.shape[1]
+        d_down = inner.new_empty(config.chunks, rank, width, dtype=torch.float32)
         d_up = inner.new_empty(config.chunks, *group.up.shape, dtype=torch.float32)
         _launch(
             "activation_gradient_kernel", (width // config.block, config.chunks), config,
-            inner, group.up, group.bias, down, d_values, d_narrow, d_inner, d_down, d_up, inner.stride(0), num,
-            _per_chunk(num, config), width, rank, gated, group.bias is not None, config.rows, config.block,
-            config.stages,
+            inner, d_values, d_narrow, d_inner, d_down, d_up, inner.stride(0), d_narrow.stride(0), num,
+            _per_chunk(num, config), width, rank, gated, config.rows, config.block, config.stages,
         )  # fmt: skip
         return d_inner, d_down.sum(0), d_up.sum(0)
     with torch.enable_grad():
-        before = _inner_values(inner, group).requires_grad_()
+        before = _inner_values(inner, group).detach().requires_grad_()
         values = _activation(before)
-        [gradient] = torch.autograd.grad(values, before, d_values + d_narrow @ down)
+        [gradient] = torch.autograd.grad(values, before, d_values)
     d_inner[:, : group.num_outputs] = gradient.flatten(1)
     narrow = inner[:, group.num_outputs :]
     return d_inner, d_narrow.T @ values.detach(), _up_gradient(gradient.flatten(1), narrow, len(group.weights))
@@ -561,8 +570,7 @@ def _per_chunk(num_positions: int, config: KernelConfig) -> int:
 
 
 def _inner_values(inner: Tensor, group: _Group) -> Tensor:
-    outputs, narrow = inner[:, : group.num_outputs], inner[:, group.num_outputs :]
-    return torch.unflatten(outputs + _adapter_outputs(narrow, group), 1, (len(group.weights), -1))
+    return torch.unflatten(inner[:, : group.num_outputs], 1, (len(group.weights), -1))
 
 
 def _activation(inner: Tensor) -> Tensor:
@@ -570,14 +578,6 @@ def _activation(inner: Tensor) -> Tensor:
     if inner.shape[1] == 2:
         return F.silu(inner[:, 0]) * inner[:, 1]
     return F.gelu(inner[:, 0], approximate="tanh")
-
-
-def _adapter_outputs(narrow: Tensor, group: _Group) -> Tensor:
-    """[T, N R] -> [T, sum of O]"""
-    num_layers = len(group.weights)
-    parts = zip(narrow.chunk(num_layers, 1), group.up.chunk(num_layers), strict=True)
-    added = torch.cat([own @ up.T for own, up in parts], 1)
-    return added if group.bias is None else added + group.bias
 
 
 def _up_gradient(d_outputs: Tensor, narrow: Tensor, num_layers: int) -> Tensor:
