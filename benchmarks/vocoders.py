@@ -474,7 +474,7 @@ def measure_first_sound(arguments: argparse.Namespace, device: torch.device) -> 
     most = 25 * SENTENCE_SECONDS
     engine = SynthesisEngine(language_model, replace(Chatterbox().upstream_sampling(), readable=True))
     text = rng.integers(3, 200, SENTENCE_TOKENS).tolist()
-    request = SynthesisRequest(text, condition, 0, most, "en", ())
+    request = SynthesisRequest(text, condition, max_codes=most, language="en")
     noise = S3GenNoise.draw(torch.Generator(device).manual_seed(0), most, reference)
 
     def first() -> object:

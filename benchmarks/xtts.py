@@ -39,7 +39,7 @@ from voxgraft.dataset.shards import ClipDataset
 from voxgraft.models import get_family
 from voxgraft.models.generate import DecodeSession, GenerationPrompt, SpeechGenerator
 from voxgraft.models.speech_model import SpeechModel
-from voxgraft.models.xtts.model import XTTSCondition, XTTSModel
+from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.training.prefetch import BatchBuilder
 
 # Frames of the conditioning spectrogram: the trainer draws 3 to 6 s and pads them to 6.
@@ -165,7 +165,7 @@ def measure_decoding(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     sampling = replace(get_family("xtts").upstream_sampling(), max_codes=arguments.codes)
     rng = np.random.default_rng(0)
     ids = rng.integers(300, full.size.text_rows, NUM_TEXT).tolist()
-    condition = XTTSCondition(0.1 * rng.standard_normal((32, full.size.width), dtype=np.float32))
+    condition = 0.1 * rng.standard_normal((32, full.size.width), dtype=np.float32)
 
     def ours(model: SpeechModel, generator: SpeechGenerator | None) -> int:
         session = DecodeSession(model, [GenerationPrompt(ids, condition, 0)], sampling, generator)
@@ -180,7 +180,7 @@ def measure_decoding(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         # Cast as a whole it fails: the position vectors that it replaces by zeros stay float32.
         with nullcontext() if dtype is None else torch.autocast(device, dtype):
             codes = original.generate(
-                torch.from_numpy(condition.latents)[None].to(device), torch.tensor([ids], device=device),
+                torch.from_numpy(condition)[None].to(device), torch.tensor([ids], device=device),
                 do_sample=True, top_k=50, top_p=0.85, temperature=0.75, num_return_sequences=1, num_beams=1,
                 length_penalty=1.0, repetition_penalty=5.0, max_new_tokens=arguments.peer_codes,
                 min_new_tokens=arguments.peer_codes,

@@ -97,18 +97,19 @@ def fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixtures]:
 
 
 PROVE_ANEW = {"test_check_seeds", "test_graft_and_extend", "test_tokenizers_promise"}
-"""Tests that make every proof again."""
+"""Tests that make every comparison again."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kept_proofs(request: pytest.FixtureRequest) -> Iterator[None]:
+def kept_comparisons(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """See tests/support/tokenizers.py."""
     if request.module.__name__.rpartition(".")[2] in PROVE_ANEW:
         yield
         return
-    from tests.support.tokenizers import proofs_kept
+    from tests.support.fixtures import shared_folder
+    from tests.support.tokenizers import comparisons_kept
 
-    with proofs_kept():
+    with comparisons_kept(shared_folder(tmp_path_factory) / "comparisons"):
         yield
 
 

@@ -36,14 +36,14 @@ ORDER = (
 LOOSE = {"__init__.py", "__main__.py"}
 # Ceilings follow the code down. A new family or language needs a few modules more; raise one only with a reason in the
 # commit. Ratios are per 1,000 code lines.
-MAX_MODULES = 205
+MAX_MODULES = 204
 MAX_MODULE_LINES = 1_000
 MAX_FUNCTIONS = 72.0
 MAX_VALUE_CLASSES = 5.6  # dataclasses and NamedTuples together: neither is cheaper to read than the other
 MIN_COMMENT_LINES = 30.0
 # Modules that one other imports, which may be parts of it. Some must be apart: they are copied into exports, run by the
 # Python of another environment, or need packages that are optional.
-MAX_SINGLE_IMPORTERS = 35
+MAX_SINGLE_IMPORTERS = 26
 MAX_MODULES_OF_SPEAK = 57
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.support.kernels import run_interpreted
 from voxgraft.nn import attention
 from voxgraft.nn.attention import Packing, choose_attention_backend
 
-ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = [1, 63, 64, 65, 300]
 Way = tuple[int, int, bool, bool, torch.dtype]
 WAYS: list[Way] = [  # rows of a tile and of a block, a loop without a mask, heads first
@@ -42,20 +38,10 @@ def dense(qkv: Tensor, lengths: list[int]) -> Tensor:
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[Way, tuple[Tensor, Tensor]]:
     """Output and gradient of `given` in every way, from a process in which Triton interprets its kernels."""
-    if find_spec("triton") is None:
-        pytest.skip("NOT TESTED: Triton is not installed")
     path = tmp_path_factory.mktemp("tiles") / "values"
     qkv, d_out = numbers()
     torch.save({"qkv": qkv, "d_out": d_out, "lengths": LENGTHS, "ways": WAYS}, path)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.workers.tiles", str(path)],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(WAYS, torch.load(path), strict=True))
+    return dict(zip(WAYS, run_interpreted("tiles", path), strict=True))
 
 
 def numbers() -> tuple[Tensor, Tensor]:

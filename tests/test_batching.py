@@ -278,5 +278,9 @@ def test_adapters_of_joined_products_are_those_of_the_layers(speakers: Synthesis
                 expected = torch.cat([layer(x) for layer in layers], 1)
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
             assert torch.equal(found[0], base[0])
+            base[0, 0], x[0] = -0.0, torch.inf  # neither a sign nor an overflow of the adapter reaches this row
+            with torch.no_grad():
+                bits = adapters(base, x, number, name)[0].view(torch.int32)
+            assert torch.equal(bits, base[0].view(torch.int32))
             compared += not torch.equal(found, base)
     assert compared > 2

@@ -101,6 +101,38 @@ def test_a_capture_comes_before_work_that_begins_later() -> None:
     assert order == ["busy", "capture", "late"]
 
 
+def test_work_inside_of_work_and_of_a_capture_goes_on_while_another_thread_waits_to_capture() -> None:
+    lock, order = CaptureLock(), list[str]()
+
+    def nested() -> None:
+        with lock.work():
+            threading.Thread(target=capture, daemon=True).start()
+            while not lock._num_waiting:
+                time.sleep(0.001)
+            with lock.work():
+                order.append("inner")
+            assert lock._working == {threading.get_ident()}  # the outer block still keeps captures away
+            time.sleep(0.02)
+            order.append("outer")
+
+    def capture() -> None:
+        with lock.capture(), lock.work():
+            order.append("capture")
+
+    run_threads(nested)
+    while len(order) < 3:
+        time.sleep(0.001)
+    assert order == ["inner", "outer", "capture"]
+
+
+def test_a_capture_inside_of_a_capture_is_an_error_and_does_not_block() -> None:
+    lock = CaptureLock()
+    with pytest.raises(RuntimeError, match="inside of a capture"), lock.capture(), lock.capture():
+        pass
+    with lock.work():
+        assert lock._working == {threading.get_ident()}
+
+
 def test_an_interrupted_wait_for_a_capture_lets_others_work() -> None:
     lock, holds, release, worked = CaptureLock(), threading.Event(), threading.Event(), threading.Event()
 

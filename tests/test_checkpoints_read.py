@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +148,19 @@ def test_the_file_is_known_by_its_bytes_and_not_by_its_name(tmp_path: Path) -> N
         assert checkpoint.format == "safetensors"
     with open_checkpoint(tmp_path / "really_torch.safetensors") as checkpoint:
         assert checkpoint.format == "torch-zip"
+
+
+def test_a_file_that_was_written_over_is_read_anew_though_size_and_time_are_the_same(tmp_path: Path) -> None:
+    first, second = (saved({name: values(3)}, tmp_path / name) for name in ("one", "two"))
+    data, times = second.read_bytes(), (first.stat().st_atime_ns, first.stat().st_mtime_ns)
+    assert len(data) == first.stat().st_size
+    for _ in range(2):  # the pickle of a file that is opened again is not followed again
+        with open_checkpoint(first) as checkpoint:
+            assert list(checkpoint.tensors) == ["one"]
+    first.write_bytes(data)
+    os.utime(first, ns=times)
+    with open_checkpoint(first) as checkpoint:
+        assert list(checkpoint.tensors) == ["two"]
 
 
 def test_a_torch_file_saved_without_checksums_is_read(tmp_path: Path) -> None:

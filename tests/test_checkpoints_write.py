@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import pickle
+import struct
 import zipfile
 from pathlib import Path
 
@@ -75,10 +77,27 @@ def test_a_written_archive_is_a_sound_zip_with_aligned_records() -> None:
             stream.seek(info.header_offset + 26)
             name, extra = (int.from_bytes(stream.read(2), "little") for _ in range(2))
             assert (info.header_offset + 30 + name + extra) % 64 == 0
+            assert info.date_time == (1980, 1, 1, 0, 0, 0)  # no archive depends on the day on which it is written
+            assert (info.create_version, info.extract_version) == (45, 20)
+    end = stream.getvalue()[-98:]
+    assert struct.unpack("<4sQ2H2I", end[:24]) == (b"PK\x06\x06", 44, 45, 45, 0, 0)
+    signature, disk, at, disks = struct.unpack("<4sIQI", end[56:76])
+    assert (signature, disk, at, disks) == (b"PK\x06\x07", 0, len(stream.getvalue()) - 98, 1)
     stream.seek(0)
     loaded = torch.load(stream, weights_only=True)
     assert list(loaded) == [f"tensor {n}" for n in range(300)]
     assert all(torch.equal(tensor, values(n, seed=n)) for n, tensor in enumerate(loaded.values()))
+
+
+@pytest.mark.parametrize(
+    "number", [0, 255, 256, 65_535, 65_536, (1 << 31) - 1, 1 << 31, (1 << 39) - 1, 1 << 39, -1, -(1 << 31), -(1 << 40)]
+)
+def test_whole_numbers_are_written_as_pickle_writes_them(number: int) -> None:
+    stream = io.BytesIO()
+    write_torch(stream, {"a": TensorBytes.of(values(1).numpy())}, wrapper="model", extras={"number": number})
+    with zipfile.ZipFile(stream) as packed:
+        written = packed.read("archive/data.pkl")
+    assert written.count(pickle.dumps(number, 2)[2:-1] + b"u.") == 1  # the last value, and the end of the dictionary
 
 
 def test_arrays_are_written_in_their_own_number_format(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def xtts_files(fixtures: Fixtures) -> dict[str, bytes]:
     return {name: (base / name).read_bytes() if (base / name).is_file() else b"for speech" for name in names}
 
 
+@pytest.mark.long
 def test_nothing_of_a_non_commercial_base_is_fetched_until_its_licence_is_accepted(
     xtts_files: dict[str, bytes], tmp_path: Path
 ) -> None:

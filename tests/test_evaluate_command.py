@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.evaluation import evaluated, in_order, parrot, settings_of
-from tests.support.run_folders import WholeRun, error_of, make_run
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun, error_of
 from tools.random_bases import make_random_base
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, score_model
@@ -43,18 +44,14 @@ MEASURED_WITHOUT_SOUND = ("runaway", "speech_loss", "text_use")
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    run = make_run("tiny", tmp_path_factory.mktemp("tiny"))
-    run.train()
-    return run
+def tiny(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    return fixtures.trained_run("tiny").copied(tmp_path_factory.mktemp("tiny") / "run")
 
 
 @pytest.fixture(scope="module")
-def silent(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def silent(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     """Of a family that has no vocoder."""
-    run = make_run("chatterbox", tmp_path_factory.mktemp("chatterbox"))
-    run.train()
-    return run
+    return fixtures.trained_run("chatterbox").copied(tmp_path_factory.mktemp("chatterbox") / "run")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.support.evaluation import Tones, in_order, parrot
-from tests.support.run_folders import WholeRun, make_run
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun
 from tests.support.trainers import EVERY, Place, StopAt, loop_of, resumed
 from tests.support.trainers import OPTIONS as USUAL
 from voxgraft.core.run import History
@@ -146,8 +147,8 @@ def test_a_process_that_does_not_write_does_not_listen(place: Place, tmp_path: P
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    return make_run("tiny", tmp_path_factory.mktemp("whole"))
+def run(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    return fixtures.whole_run("tiny").copied(tmp_path_factory.mktemp("whole") / "run")
 
 
 @pytest.mark.long

@@ -97,6 +97,7 @@ def test_the_grown_folder_is_the_base_with_the_grafts_rows_and_no_other_bit_chan
     assert grown.tokenizer.read_bytes() == graft.tokenizer.data
 
 
+@pytest.mark.long(fast=("tiny", "chatterbox"))
 def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_open_gate(
     run: WholeRun, pair: Path
 ) -> None:
@@ -360,6 +361,7 @@ def test_a_peft_export_is_the_adapter_and_a_graft_export_opens_as_a_graft(run: W
     assert not list(graft.rglob("*.pth"))
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_graft_by_itself_is_exported_with_its_base(run: WholeRun, tmp_path: Path, pair: Path) -> None:
     words = (run.folder.graft, f"--to={run.family_name}", f"--base={run.base}", f"--output={tmp_path / 'out'}")
     exported(*words, "--accept-terms")

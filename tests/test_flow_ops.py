@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 from tests.support.flow_parts import compute_parts
+from tests.support.kernels import run_interpreted
 from voxgraft.models.indextts2.dit import WaveNet, build_frame_mask
 
-ROOT = Path(__file__).resolve().parent.parent
 Parts = dict[torch.dtype, dict[str, Tensor]]
 
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Parts:
-    if find_spec("triton") is None:
-        pytest.skip("NOT TESTED: Triton is not installed")
-    path = tmp_path_factory.mktemp("flow") / "values"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.workers.flow_parts", str(path)],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: Parts = torch.load(path)
+    found: Parts = run_interpreted("flow_parts", tmp_path_factory.mktemp("flow") / "values")
     return found
 
 

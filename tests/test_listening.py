@@ -15,7 +15,8 @@ import pytest
 import soundfile
 
 from tests.support.evaluation import settings_of, tones
-from tests.support.run_folders import WholeRun, error_of, make_run
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun, error_of
 from voxgraft.config.commands import PreferenceSettings
 from voxgraft.data.manifest import MANIFEST_NAME, ManifestClip, write_manifest
 from voxgraft.evaluation.command import evaluate
@@ -120,10 +121,8 @@ def test_sounds_are_equally_loud_and_silence_at_the_ends_is_gone() -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    made = make_run("tiny", tmp_path_factory.mktemp("run"))
-    made.train()
-    return made
+def run(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    return fixtures.trained_run("tiny").copied(tmp_path_factory.mktemp("run") / "run")
 
 
 def test_a_run_is_compared_with_recordings_and_the_key_of_a_test_is_never_replaced(

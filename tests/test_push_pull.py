@@ -313,7 +313,7 @@ def test_a_way_of_packing_that_we_do_not_write_is_not_read(method: int, tmp_path
 def test_a_graft_of_a_non_commercial_base_is_not_even_zipped_before_its_licence_is_accepted(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    graft = made_graft(tmp_path, fixtures.base("xtts").folder, "am", 3)
+    graft = Path(shutil.copytree(fixtures.whole_run("xtts").folder.graft, tmp_path / "graft"))
     settings = PushSettings(folder=graft, to=str(tmp_path / "am.zip"))
     assert error_of(lambda: push(settings)).code == "push-terms"
     assert not (tmp_path / "am.zip").exists()

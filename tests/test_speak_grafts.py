@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.support.families import PUBLISHED
+from tests.support.fixtures import Fixtures
 from tests.support.run_folders import WholeRun, error_of, make_run
 from tests.support.synthesis import codes_of, made_graft, settings_of, spoken
 from voxgraft.audio.files import encode_audio
@@ -44,11 +45,9 @@ def grafts(tmp_path_factory: pytest.TempPathFactory, base: Path) -> dict[str, Pa
 
 
 @pytest.fixture(scope="module", params=PUBLISHED)
-def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def silent(request: pytest.FixtureRequest, fixtures: Fixtures) -> WholeRun:
     """A trained run of a family without a vocoder."""
-    run = make_run(request.param, tmp_path_factory.mktemp(request.param))
-    run.train()
-    return run
+    return fixtures.trained_run(request.param)
 
 
 def table(folder: Path, *languages: str) -> Path:
@@ -167,6 +166,7 @@ def test_a_family_without_sound_says_so_and_gives_codes_instead(silent: WholeRun
     assert result.exit_code == (1 if result.cut else 0)
 
 
+@pytest.mark.long(fast="chatterbox")
 def test_a_run_speaks_old_languages_as_its_base_does(silent: WholeRun, tmp_path: Path) -> None:
     run = spoken("ha no", f"--run={silent.path}", "--language=en", *SHORT, "--codes", tmp_path / "run.json")
     rows = silent.path / "graft.previous"  # the graft before training has no adapter

@@ -46,9 +46,9 @@ def build_requests(max_codes: int = 12, languages: tuple[str, ...] = ("en",)) ->
             model.ids(text, languages[at % len(languages)]),
             model.family.condition(clip),
             draw_seed("test", at, text),
-            max_codes,
-            languages[at % len(languages)],
-            (len(text), at),
+            max_codes=max_codes,
+            language=languages[at % len(languages)],
+            sort_key=(len(text), at),
         )
         for at, text in enumerate(TEXTS)
     ]

@@ -147,3 +147,4 @@ def test_the_built_in_corpus_has_5000_sentences_in_twelve_languages_and_six_scri
 def test_a_manifest_is_recognised_by_its_header_however_it_is_spaced(tmp_path: Path) -> None:
     path = written(tmp_path, '{ "voxgraft_manifest" : 1 }\n{"text": "ሰላም"}\n'.encode(), "texts.jsonl")
     assert read_texts([path]).sentences == ("ሰላም",)
+    assert compute_texts_sha256(path) == hashlib.sha256("ሰላም\n".encode()).hexdigest()

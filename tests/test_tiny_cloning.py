@@ -24,7 +24,7 @@ from voxgraft.models.base import BaseFiles
 from voxgraft.models.chatterbox.model import T3ConditionBatch
 from voxgraft.models.speech_model import load_model
 from voxgraft.models.tiny.family import VOICES_NAME, write_voice_vectors, write_voices
-from voxgraft.models.tiny.model import TinyCodec, TinyCodecConfig, TinyCondition, load_codec
+from voxgraft.models.tiny.model import TinyCodec, TinyCodecConfig, load_codec
 from voxgraft.synthesis.command import speak
 
 TINY = get_family("tiny")
@@ -118,9 +118,9 @@ def test_a_condition_of_the_other_form_is_refused(files: BaseFiles, tmp_path: Pa
     table = load_model(TINY, make_random_base("tiny", tmp_path / "table"))
     vector = np.zeros(WIDTH, np.float32)
     for wrong in (np.array([1]), vector[:-1], np.full(WIDTH, np.nan, np.float32), vector.astype(np.int32)):
-        assert error_of(lambda wrong=wrong: model.collate([TinyCondition(wrong)])).code == "condition-form"
-    assert error_of(lambda: table.collate([TinyCondition(vector)])).code == "condition-form"
-    batch = model.collate([TinyCondition(vector)] * 2)
+        assert error_of(lambda wrong=wrong: model.collate([wrong])).code == "condition-form"
+    assert error_of(lambda: table.collate([vector])).code == "condition-form"
+    batch = model.collate([vector] * 2)
     assert isinstance(batch, T3ConditionBatch)
     assert batch.speaker.shape == (2, WIDTH)
 

@@ -34,7 +34,7 @@ from voxgraft.models.base import BaseFiles, build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
 from voxgraft.models.speech_model import compute_losses, load_model, pack_batch
 from voxgraft.models.tiny.family import TinyTextFrontend
-from voxgraft.models.tiny.model import TinyClipEncoder, TinyCondition, TinyT3, load_codec
+from voxgraft.models.tiny.model import TinyClipEncoder, TinyT3, load_codec
 from voxgraft.pipeline.command import create_run
 from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 
@@ -219,7 +219,7 @@ def test_rows_of_fixed_length_have_the_losses_of_a_pack() -> None:
         context = RowContext(len(bucket), bucket.rows.ids.shape[1], torch.device("cpu"))
         sums += torch.stack(row_losses(model, bucket.rows, context))
     laid_out = [build_sequence(model.spec, speller.ids(one.text, one.language), one.codes) for one in examples]
-    conditions = [TinyCondition(np.array([one.speaker])) for one in examples]
+    conditions = [np.array([one.speaker]) for one in examples]
     packed = compute_losses(model, pack_batch(model, laid_out, conditions))
     assert sums.tolist() == pytest.approx([float(packed.text_sum), float(packed.speech_sum)], rel=1e-5)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.support.shared import difference, expected, shared
@@ -39,7 +40,7 @@ from voxgraft.models.speech_model import (
     pack_batch,
 )
 from voxgraft.models.xtts.family import XTTS
-from voxgraft.models.xtts.model import XTTSCondition, XTTSModel
+from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.models.xtts.shapes import XTTSSize, dvae_shapes, xtts_shapes
 from voxgraft.nn.decode import SamplingParams, filter_logits
 
@@ -239,7 +240,7 @@ def test_with_the_originals_mask_every_position_is_the_originals(size: str, utte
     spec = model.spec
     text = torch.from_numpy(np.concatenate([[spec.text_start], golden_text(utterance, size), [spec.text_stop]]))
     codes = torch.from_numpy(np.concatenate([[spec.speech_start], golden_codes(utterance), 4 * [spec.speech_stop]]))
-    condition = torch.from_numpy(training_condition(utterance, size).latents)
+    condition = torch.from_numpy(training_condition(utterance, size))
     vectors = torch.cat(
         [
             condition,
@@ -316,8 +317,8 @@ def test_gradients_reach_every_part_as_in_the_original(size: str) -> None:
     ]
     try:
         layouts = [training_layout(name, size) for name in UTTERANCES]
-        batch = pack_batch(model, layouts, [XTTSCondition(one.detach().numpy()) for one in latents])
-        batch = replace(batch, conditions=replace(batch.conditions, latents=torch.stack(latents)))
+        batch = pack_batch(model, layouts, [one.detach().numpy() for one in latents])
+        batch = replace(batch, conditions=torch.stack(latents))
         losses = compute_losses(model, batch)
         gradients = torch.autograd.grad(0.01 * losses.text + losses.speech, list(parameters.values()))
     finally:
@@ -336,8 +337,8 @@ def test_mels_of_training_clips_are_padded_with_silence_as_in_the_original(size:
 # ---- speaking -----------------------------------------------------------------------------------------------
 
 
-def voice_of_w2(size: str) -> XTTSCondition:
-    return XTTSCondition(expected("xtts")[f"{size}.cond.w2.latents"])
+def voice_of_w2(size: str) -> NDArray[np.float32]:
+    return expected("xtts")[f"{size}.cond.w2.latents"]
 
 
 def begin(utterance: str, size: str, **sampling: Any) -> DecodeSession:

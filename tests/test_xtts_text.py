@@ -19,14 +19,15 @@ from tokenizers import Tokenizer
 from tests.support.shared import shared
 from voxgraft.core.errors import TextError
 from voxgraft.models import get_family
-from voxgraft.models.xtts.chinese import read_number, spell_chinese_numbers
 from voxgraft.models.xtts.text import (
     LANGUAGES,
     XTTSTextFrontend,
     clean_text,
     find_language,
     language_tag,
+    read_chinese_number,
     romanize_korean,
+    spell_chinese_numbers,
 )
 
 DATA = Path(__file__).parent / "data" / "families" / "xtts_sentences.jsonl"
@@ -137,7 +138,7 @@ def test_long_numbers_are_read_or_refused_at_once(language: str) -> None:
     ],
 )
 def test_chinese_numbers_have_units_and_the_second_two(number: str, read: str) -> None:
-    assert read_number(number) == read
+    assert read_chinese_number(number) == read
 
 
 @pytest.mark.parametrize(

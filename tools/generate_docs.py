@@ -10,6 +10,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+from cyclopts import App
 from rich.console import Console
 
 from voxgraft.cli.app import build_cli_app
@@ -23,6 +24,7 @@ GENERATED = "<!-- Written by tools/generate_docs.py (make docs); changes made he
 
 def cli_page() -> str:
     """The manual: what `--help` prints, command by command."""
+    app, _ = build_cli_app(COMMANDS)
     lines = [
         "# The command line",
         "",
@@ -32,10 +34,10 @@ def cli_page() -> str:
         "`proof_texts`. Flags override a `--config` file, which overrides the run's `run.yaml`. Relative paths in a file are",
         "relative to the folder of that file.",
         "",
-        *_help_section([]),
+        *_help_section(app, []),
     ]
     for verb in COMMANDS:
-        lines += _help_section(verb.name.split(" "))
+        lines += _help_section(app, verb.name.split(" "))
     return "\n".join(lines)
 
 
@@ -59,10 +61,9 @@ def errors_page() -> str:
     return "\n".join(lines)
 
 
-def _help_section(words: list[str]) -> list[str]:
+def _help_section(app: App, words: list[str]) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=HELP_COLUMNS, force_terminal=False, color_system=None, legacy_windows=False)
-    app, _ = build_cli_app(COMMANDS)
     app.help_print(words, console=console)
     text = "\n".join(line.rstrip() for line in stream.getvalue().strip().splitlines())
     return [f"## {' '.join(['voxgraft', *words])}", "", "```text", text, "```", ""]

@@ -1,7 +1,8 @@
 """Measure the package: size, shape, coupling and what commands import. Run `python tools/measure_code.py`.
 
-The figures are those of the table in docs/design.md. Code lines are lines that are neither blank, comment nor docstring;
-a comment line is a line that holds only a comment.
+Code lines are lines that are neither blank, comment nor docstring; a comment line is a line that holds only a comment.
+`--clip` runs a talk with subtitles through `new` and `go` instead, and lists the files of the package whose functions ran,
+with the stages that they ran in and the number of their functions. It takes about five minutes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import json
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
@@ -86,6 +88,12 @@ def imported_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
         elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names if alias.name in known)
     return found
+
+
+def named_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
+    """Modules of the package that a module loads by a name in a text, as the table of commands does."""
+    texts = {node.value for node in nodes_of(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {name for text in texts if (name := text.partition(":")[0]) in modules}
 
 
 def value_class_kind(node: ast.ClassDef) -> str:
@@ -166,6 +174,7 @@ def measure(root: Path = ROOT) -> dict[str, object]:
     classes: Counter[str] = Counter()
     importers: dict[str, set[str]] = defaultdict(set)
     packages: dict[str, set[str]] = defaultdict(set)
+    named: set[str] = set()
     for name, (_, source, tree) in modules.items():
         lines += count_lines(source, tree)
         for node in nodes_of(tree):
@@ -174,6 +183,7 @@ def measure(root: Path = ROOT) -> dict[str, object]:
             elif isinstance(node, ast.ClassDef):
                 values[value_class_kind(node)] += 1
                 classes[node.name] += 1
+        named |= named_modules(tree, modules)
         for target in imported_modules(tree, modules):
             importers[target].add(name)
             here, there = name.split(".")[1:2], target.split(".")[1:2]
@@ -181,7 +191,9 @@ def measure(root: Path = ROOT) -> dict[str, object]:
                 packages[here[0]].add(there[0])
     thousand = lines["code"] / 1000
     loose = [m for m, (path, *_) in modules.items() if path.parent == root / PACKAGE and m != PACKAGE]
-    single = [m for m, (path, *_) in modules.items() if len(importers[m]) == 1 and path.name != "__init__.py"]
+    # A module that is also loaded by its name, as those of commands are, is no part of its importer.
+    parts = [m for m, (path, *_) in modules.items() if len(importers[m]) == 1 and path.name != "__init__.py"]
+    single = [m for m in parts if m not in named]
     return {
         "modules": len(modules),
         "loose modules": sorted(loose),
@@ -198,7 +210,62 @@ def measure(root: Path = ROOT) -> dict[str, object]:
     }
 
 
+# Runs a command line and writes the files and names of all functions of the package that ran, as JSON lines. Module and
+# class bodies are left out, and what they call: they run when a module is imported, whether the clip needs it or not.
+TRACED = f"""
+import json, sys, threading
+from pathlib import Path
+import {PACKAGE}
+root, seen, out = str(Path({PACKAGE}.__file__).parent), set(), sys.argv.pop(1)
+def trace(frame, event, argument):
+    code = frame.f_code
+    if code in seen or not code.co_filename.startswith(root) or not code.co_flags & 1:  # 1: optimised, so a function
+        return
+    while (frame := frame.f_back) is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(root):
+            return
+    seen.add(code)
+threading.settrace(trace)
+sys.settrace(trace)
+from {PACKAGE}.cli import main
+try:
+    main()
+finally:
+    sys.settrace(None)
+    ran = sorted({{(str(Path(code.co_filename).relative_to(root)), code.co_qualname) for code in seen}})
+    Path(out).write_text(json.dumps(ran), encoding="utf-8")
+"""
+CLIP_STAGES = ("import", "split", "graft", "prepare", "check", "train", "evaluate", "export")
+CLIP_SETTINGS = "--train.steps 8 --train.warmup-steps 2 --train.valid-every 4 --train.save-every 4 --max-sentences 2 --quiet".split()
+
+
+def trace_clip(folder: Path) -> dict[str, dict[str, set[str]]]:
+    """Functions that ran from a talk with subtitles to an export: by file, by stage. Worker processes are not traced."""
+    from voxgraft.demo.data import write_talks
+
+    write_talks(folder / "talks", 1, 14)
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    run, out = str(folder / "run"), folder / "ran.json"
+    new = ["new", run, "--base", "tiny", "--language", "am", "--sources", str(folder / "talks"), "--quiet"]
+    commands = [("new", new)]
+    commands += [(stage, ["go", run, "--until", stage, *CLIP_SETTINGS]) for stage in CLIP_STAGES]
+    for stage, words in commands:
+        subprocess.run([sys.executable, "-c", TRACED, str(out), *words], cwd=ROOT, check=True)
+        for file, function in json.loads(out.read_text(encoding="utf-8")):
+            found[file][stage].add(function)
+    return found
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--clip"]:
+        with tempfile.TemporaryDirectory() as folder:
+            found = trace_clip(Path(folder))
+        for file, stages in sorted(found.items()):
+            print(f"{file}: {len(set().union(*stages.values()))} ({', '.join(stages)})")
+        print(
+            f"{sum(file.endswith('.py') for file in found)} files of Python and {sum(not file.endswith('.py') for file in found)} templates"
+        )
+        return
     figures = measure()
     figures["modules imported by `speak --base tiny`"] = len(modules_imported_by(SPEAK))
     for name, value in figures.items():

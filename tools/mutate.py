@@ -168,9 +168,7 @@ TOPICS = (
             "tests/test_text_front_end.py",
         ),
     ),
-    Topic(
-        "xtts-text", ("voxgraft/models/xtts/text.py", "voxgraft/models/xtts/chinese.py"), ("tests/test_xtts_text.py",)
-    ),
+    Topic("xtts-text", ("voxgraft/models/xtts/text.py",), ("tests/test_xtts_text.py",)),
     Topic("spans", ("voxgraft/text/spans.py",), ("tests/test_text_spans.py",)),
     Topic("batching", ("voxgraft/synthesis/batching.py",), ("tests/test_batching.py", "tests/test_serve.py")),
 )

@@ -22,7 +22,6 @@ from recipes.tiny_base.fitting import (
     TimeBudget,
     TrainingSetup,
     WeightEMA,
-    allow_tf32,
     build_optimizer,
     half_precision,
     optimizer_step,
@@ -31,9 +30,9 @@ from recipes.tiny_base.scoring import errors
 from recipes.tiny_base.utterance_buffer import (
     Batch,
     UtteranceBuffer,
-    collect_symbols,
     iter_batches,
     iter_batches_forever,
+    upload_corpus,
 )
 from voxgraft.asr import CTCSymbols, decode_ctc_greedy
 from voxgraft.models.tiny.model import TinyCodec, TinyCodecConfig
@@ -153,13 +152,9 @@ def train_codec(
 
     `human_share`: share of batches with human speakers (all but the recipe's synthetic voices); None: no difference.
     """
-    torch.manual_seed(setup.seed)
     device = setup.device
-    allow_tf32()
-    train = [utterance for utterance in corpus if utterance.split == "train"]
-    symbols = collect_symbols(train)
-    utterance_buffer = UtteranceBuffer(train, symbols, device)
-    setup.log(f"codec: {len(train):,} utterances on {device}")
+    symbols, utterance_buffer = upload_corpus(corpus, setup)
+    setup.log(f"codec: {len(utterance_buffer.lengths):,} utterances on {device}")
     chosen = size or CODEC_SIZES[setup.size]
     training = _Training(chosen, symbols, device)
     budget = TimeBudget("codec", setup.seconds, setup.log)

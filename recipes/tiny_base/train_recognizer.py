@@ -22,7 +22,6 @@ from recipes.tiny_base.fitting import (
     TimeBudget,
     TrainingSetup,
     WeightEMA,
-    allow_tf32,
     build_optimizer,
     half_precision,
     optimizer_step,
@@ -30,9 +29,9 @@ from recipes.tiny_base.fitting import (
 from recipes.tiny_base.utterance_buffer import (
     Batch,
     UtteranceBuffer,
-    collect_symbols,
     iter_batches,
     iter_batches_forever,
+    upload_corpus,
 )
 from voxgraft.asr import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, num_ctc_steps
 from voxgraft.models.tiny.model import TinyCodec
@@ -69,14 +68,11 @@ def train_recognizer(
     corpus: Sequence[Utterance], codec: TinyCodec, setup: TrainingSetup
 ) -> tuple[BuiltInRecognizer, dict[str, object]]:
     """Train for the given seconds; returns the EMA of the recognizer on the CPU, and a report."""
-    torch.manual_seed(setup.seed)
-    allow_tf32()
     began = time.monotonic()
-    train = [utterance for utterance in corpus if utterance.split == "train"]
-    symbols = collect_symbols(train)
-    utterance_buffer = UtteranceBuffer(train, symbols, setup.device)
+    symbols, utterance_buffer = upload_corpus(corpus, setup)
     other = resynthesize_corpus(utterance_buffer, codec)
-    setup.log(f"listener: {len(train):,} utterances, all resynthesised, {time.monotonic() - began:.0f} s")
+    count = len(utterance_buffer.lengths)
+    setup.log(f"listener: {count:,} utterances, all resynthesised, {time.monotonic() - began:.0f} s")
     config = _config(RECOGNIZER_SIZES[setup.size], symbols)
     average, report = _fitted(CTCNetwork(config, DROPOUT).to(setup.device), utterance_buffer, other, setup)
     plain = CTCNetwork(config)

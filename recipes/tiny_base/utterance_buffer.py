@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recipes.tiny_base.corpus import SPEAKERS, Utterance
+from recipes.tiny_base.fitting import TrainingSetup, allow_tf32
 from recipes.tiny_base.texts import LANGUAGES, normalize_letters
 from voxgraft.asr import CTCSymbols
 from voxgraft.audio.features import exact_float32
@@ -26,10 +27,10 @@ __all__ = [
     "Batch",
     "UtteranceBuffer",
     "WaveBuffer",
-    "collect_symbols",
     "encode_corpus",
     "iter_batches",
     "iter_batches_forever",
+    "upload_corpus",
 ]
 
 BUCKET_SAMPLES = 6_400
@@ -175,6 +176,15 @@ def iter_batches_forever(
     """Repeat `iter_batches` without end."""
     while True:
         yield from iter_batches(lengths, budget_samples, rng)
+
+
+def upload_corpus(corpus: Sequence[Utterance], setup: TrainingSetup) -> tuple[CTCSymbols, UtteranceBuffer]:
+    """How every training begins: the training part of the corpus on the device, and its symbols."""
+    torch.manual_seed(setup.seed)
+    allow_tf32()
+    train = [utterance for utterance in corpus if utterance.split == "train"]
+    symbols = collect_symbols(train)
+    return symbols, UtteranceBuffer(train, symbols, setup.device)
 
 
 def collect_symbols(corpus: Sequence[Utterance]) -> CTCSymbols:

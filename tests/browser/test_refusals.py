@@ -181,6 +181,7 @@ def test_foreign_names_and_origins_are_refused_everywhere(server: Server, header
         assert status(server, path, None, **header) == 403
 
 
+@pytest.mark.long
 def test_names_and_texts_with_markup_are_shown_as_they_are(browser: Any, server: Server) -> None:
     window = Window(browser, server)
     window.open()

@@ -121,6 +121,7 @@ def test_a_text_is_spoken_in_the_chosen_language_and_voice_and_is_played(browser
     assert page.console == []
 
 
+@pytest.mark.long
 def test_what_the_server_refuses_is_shown_and_the_next_text_is_spoken(browser: Any, address: str) -> None:
     page = SpeechPage(browser, address)
     page.wait_for_lists()

@@ -118,16 +118,17 @@ def test_ids_that_the_stock_program_deletes_are_refused(case: Case) -> None:
 def test_a_condition_of_the_wrong_form_is_refused(case: Case) -> None:
     model = case.open()
     good = case.condition(model, 0)
-    fields = [name for name in good.__slots__ if isinstance(getattr(good, name), np.ndarray)]
-    assert fields
+    # A condition is an array, or has several by name.
+    values = {"": good} if isinstance(good, np.ndarray) else {name: getattr(good, name) for name in good.__slots__}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    assert arrays
     one = layout(model, 4, 4, 0)
-    for name in fields:
-        array = getattr(good, name)
+    for name, array in arrays.items():
         other_kind = array.astype(np.float64 if array.dtype.kind == "i" else np.int64)
         impossible = np.full_like(array, -5) if array.dtype.kind == "i" else array * np.nan
         for bad in (array[None], array[:0], impossible, other_kind, array.astype(str)):
             with pytest.raises(GraftError) as refused:
-                pack_batch(model, [one], [replace(good, **{name: bad})])
+                pack_batch(model, [one], [replace(good, **{name: bad}) if name else bad])
             assert refused.value.finding.code == "condition-form"
 
 

@@ -34,7 +34,7 @@ from voxgraft.export.command import export
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.speech_model import compute_speech_latents, load_model
-from voxgraft.models.xtts.model import XTTSCondition, XTTSModel
+from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.models.xtts.shapes import COUNTER_SUFFIX, VOICE_LATENTS, XTTSSize, xtts_shapes
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
@@ -182,7 +182,7 @@ def compute_logits(folder: Path, scored: Sequence[tuple[Sequence[int], Sequence[
     """voxgraft's own, of the same folder."""
     family = get_family("xtts")
     model = load_model(family, family.files(folder))
-    condition = XTTSCondition(make_latents(folder.parent))
+    condition = make_latents(folder.parent)
     logits = []
     for ids, codes in scored:
         (states,) = compute_speech_latents(model, [ids], [condition], [codes])

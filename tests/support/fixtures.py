@@ -20,13 +20,19 @@ from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 
 
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """The folder that all workers of a run of the suite have in common."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "fixtures"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 class Fixtures:
     """What is common to all tests of a run of the suite. Nobody writes to it: tests that change something copy it first."""
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:
-        own = factory.getbasetemp()
-        self._root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "fixtures"
-        self._root.mkdir(exist_ok=True)
+        self._root = shared_folder(factory)
         self._used: set[Path] = set()
 
     def folder(self, name: str, make: Callable[[Path], object]) -> Path:

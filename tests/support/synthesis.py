@@ -23,7 +23,7 @@ from voxgraft.models.generate import GenerationPrompt
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.models.speech_model import SpeechModel, load_model
-from voxgraft.models.xtts.model import XTTSCondition, XTTSModel
+from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state, write_peft_folder
 from voxgraft.pipeline.command import create_run
 from voxgraft.synthesis.command import SpeakResult, speak
@@ -68,7 +68,7 @@ def _condition(model: SpeechModel, draw: np.random.Generator) -> Any:
         voice = np.abs(draw.standard_normal(256, dtype=np.float32))
         return T3Condition(voice / np.linalg.norm(voice), draw.integers(0, 6561, int(draw.integers(5, 20))))
     if isinstance(model, XTTSModel):
-        return XTTSCondition(draw.standard_normal((32, model.size.width), dtype=np.float32))
+        return draw.standard_normal((32, model.size.width), dtype=np.float32)
     assert isinstance(model, UnifiedVoice)
     latents = draw.standard_normal((33, model.size.width), dtype=np.float32)
     return UnifiedVoiceCondition(latents[:32], latents[32])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pickle
 import re
 import string
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -21,12 +24,12 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tools.random_bases import get_random_base_spec
 from voxgraft.config.run import VocabularySettings
-from voxgraft.inspect import text
+from voxgraft.core.files import compute_sha256
 from voxgraft.models import get_family
-from voxgraft.text.encoder import TextEncoder, learn_language_pieces, prove_text_encoder
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
-from voxgraft.tokenizers import TextCorpus, Tokenizer, parse_tokenizer, read_texts
-from voxgraft.tokenizers.prove import TokenizerProof
+from voxgraft.tokenizers import TextCorpus, Tokenizer, parse_tokenizer, prove, read_texts
+from voxgraft.tokenizers.prove import TaggedTextPreprocessor
 from voxgraft.tokenizers.train import LearnedAdditions
 
 KINDS = ("bpe-json", "sentencepiece-unigram", "sentencepiece-bpe")
@@ -158,25 +161,41 @@ def flat_map(base: Tokenizer, sentences: Sequence[str], first: int | None = None
     return json.dumps(tokens, ensure_ascii=False).encode()
 
 
-_KEPT: dict[tuple[Any, ...], TokenizerProof] = {}
-
-
 @contextmanager
-def proofs_kept() -> Iterator[None]:
-    """Training, and `check`, take a proof that was made before, where there is one."""
+def comparisons_kept(folder: Path) -> Iterator[None]:
+    """`graft`, `check` and training take a comparison of the same two tokenizers from the folder, if it is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compare = prove._compare_tokenizers
+
+    def kept_or_made(
+        base: Tokenizer,
+        grown: Tokenizer,
+        corpus: Iterable[tuple[str | None, str]],
+        front: TaggedTextPreprocessor,
+        tag: str | None,
+    ) -> Any:
+        sentences, encoder = tuple(corpus), getattr(front, "__self__", None)
+        if not isinstance(encoder, TextEncoder):
+            return compare(base, grown, sentences, front, tag)
+        given = (encoder.family.name, _side_files(base.path.parent), base.sha256, grown.sha256, tag, _hash(sentences))
+        path = folder / sha256(repr(given).encode()).hexdigest()
+        if not path.exists():
+            unfinished = path.with_suffix(f".{os.getpid()}")
+            unfinished.write_bytes(pickle.dumps(compare(base, grown, sentences, front, tag)))
+            unfinished.rename(path)
+        return pickle.loads(path.read_bytes())
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "prove_text_encoder", _kept_or_made)
+        patch.setattr(prove, "_compare_tokenizers", kept_or_made)
         yield
 
 
-def _kept_or_made(text_encoder: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
-    base, grown = text_encoder.base, text_encoder.grown
-    assert grown is not None
-    # The path of the base stands for its front, which has tables in files beside the tokenizer.
-    key = (text_encoder.family.name, text_encoder.language, base.path, base.sha256, grown.sha256, texts.sentences)
-    if proof_texts or key not in _KEPT:
-        proof = prove_text_encoder(text_encoder, texts, proof_texts)
-        if proof_texts or proof.findings:
-            return proof
-        _KEPT[key] = proof
-    return _KEPT[key]
+@cache
+def _hash(sentences: tuple[tuple[str | None, str], ...]) -> str:
+    return sha256(repr(sentences).encode()).hexdigest()
+
+
+def _side_files(folder: Path) -> tuple[tuple[str, str], ...]:
+    """The small files of a base, some of which are tables that its front reads."""
+    small = [path for path in folder.glob("*.json") if path.stat().st_size < 1 << 20]
+    return tuple(sorted((path.name, compute_sha256(path)) for path in small))

@@ -178,10 +178,10 @@ RANDOM_BASE_SPEC = RandomBaseSpec(
 
 def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
     """A voice out of nothing, as the family's model is conditioned on it."""
-    from voxgraft.models.tiny.model import TinyCondition, TinyT3
+    from voxgraft.models.tiny.model import TinyT3
 
     assert isinstance(model, TinyT3)
     if model.clones_voices:
         vector = draw.standard_normal(model.size.speaker_width)
-        return TinyCondition((vector / np.linalg.norm(vector)).astype(np.float32))
-    return TinyCondition(draw.integers(0, model.size.speaker_width, 1))
+        return (vector / np.linalg.norm(vector)).astype(np.float32)
+    return draw.integers(0, model.size.speaker_width, 1)

@@ -199,7 +199,7 @@ RANDOM_BASE_SPEC = RandomBaseSpec(
 
 def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
     """A voice out of nothing, as the family's model is conditioned on it."""
-    from voxgraft.models.xtts.model import XTTSCondition, XTTSModel
+    from voxgraft.models.xtts.model import XTTSModel
 
     assert isinstance(model, XTTSModel)
-    return XTTSCondition(draw.standard_normal((VOICE_LATENTS, model.size.width), dtype=np.float32))
+    return draw.standard_normal((VOICE_LATENTS, model.size.width), dtype=np.float32)

@@ -147,7 +147,7 @@ def count_voices(clips: Sequence[VoiceVectors], *, has_channel_free: bool = True
     free = scaled[..., [0, *range(1 + NUM_CEPSTRA, VECTOR_WIDTH)]] if has_channel_free else None
     voices, widest = 1, 0.0
     for clusters in range(2, min(MAX_VOICES, len(points) // least) + 1):
-        labels = _kmeans(points, clusters)
+        labels = kmeans(points, clusters)
         smallest, separation, channel_free = len(points), np.inf, np.inf
         for one, two in combinations(range(clusters), 2):
             both = np.isin(labels, (one, two))
@@ -169,26 +169,34 @@ def count_voices(clips: Sequence[VoiceVectors], *, has_channel_free: bool = True
     return VoiceCount(voices, len(points), voices == 1 and varies_little)
 
 
-def _kmeans(points: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """The cluster of each point: the best of several starts, whose centres are points far from each other."""
+def kmeans(points: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """The cluster of each point: the best of several starts, whose centres are points far from each other. [N]"""
     chance = np.random.default_rng(0)
+    lengths = np.square(points).sum(axis=1)
+
+    def distances(centres: NDArray[np.float64]) -> NDArray[np.float64]:  # squared, [N, C]
+        # Without an array of [N, C, D], which would not fit for many clips.
+        squared: NDArray[np.float64] = lengths[:, None] - 2 * points @ centres.T + np.square(centres).sum(axis=1)
+        return squared.clip(min=0.0)
+
     best, chosen = np.inf, np.zeros(len(points), np.int64)
     for _ in range(_KMEANS_STARTS):
         middle = points[chance.integers(len(points))][None]
         while len(middle) < count:
-            away = np.square(points[:, None] - middle).sum(axis=2).min(axis=1)
-            if not away.any():  # fewer distinct points than clusters
+            away = distances(middle).min(axis=1)
+            if away.max() <= 1e-12 * lengths.max():  # fewer distinct points than clusters
                 break
             middle = np.concatenate([middle, points[chance.choice(len(points), 1, p=away / away.sum())]])
+        labels = np.full(len(points), -1)
         for _ in range(_KMEANS_ITERATIONS):
-            labels = np.square(points[:, None] - middle).sum(axis=2).argmin(axis=1)
-            middle = np.array(
-                [
-                    points[labels == own].mean(axis=0) if (labels == own).any() else middle[own]
-                    for own in range(len(middle))
-                ]
-            )
-        cost = float(np.square(points[:, None] - middle).sum(axis=2).min(axis=1).sum())
+            nearest = distances(middle).argmin(axis=1)
+            if np.array_equal(nearest, labels):
+                break
+            labels = nearest
+            members = labels == np.arange(len(middle))[:, None]  # [C, N]
+            sizes = members.sum(axis=1)[:, None]
+            middle = np.where(sizes > 0, members @ points / np.maximum(sizes, 1), middle)
+        cost = float(distances(middle).min(axis=1).sum())
         if cost < best:
             best, chosen = cost, labels
     return chosen

@@ -12,6 +12,7 @@ import math
 import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeGuard
 
@@ -21,6 +22,8 @@ from voxgraft.core.errors import CheckpointError
 MAX_PICKLE_BYTES = 64 << 20
 # A tensor takes about 30 steps: a model of 5,000 tensors with its optimizer stays below this.
 MAX_STEPS = 1_000_000
+# Trees of the last pickles up to this size are kept. That of 1,100 tensors has 130 kB; an optimizer makes it larger.
+MAX_KEPT_BYTES = 256 << 10
 MAX_PROTOCOL = 5
 PERSISTENT_ID = "persistent id"
 PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
@@ -259,9 +262,15 @@ def _describe_value(value: Any) -> str:
 def read_pickle(data: bytes, where: object) -> Any:
     """The value of the one pickle in `data`, with everything that it would call left as a `PickleObject`."""
     try:
-        return PickleInterpreter().run(io.BytesIO(data))
+        return _interpret_once(data) if len(data) <= MAX_KEPT_BYTES else PickleInterpreter().run(io.BytesIO(data))
     except PickleParseError as error:
         raise CheckpointError("torch-pickle", f"the pickle cannot be read: {error}", where=str(where)) from None
+
+
+@lru_cache(maxsize=4)
+def _interpret_once(data: bytes) -> Any:
+    # One command opens a file a dozen times: to find its family, to check it, to load it. Nobody changes a tree.
+    return PickleInterpreter().run(io.BytesIO(data))
 
 
 _SAFE_NAMES_BY_MODULE = {

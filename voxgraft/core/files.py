@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from copy import deepcopy
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -194,6 +195,22 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, text
     except OSError as error:
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+
+
+MANIFEST_HEADER_KEY = "voxgraft_manifest"
+
+
+def is_manifest_header(values: object) -> bool:
+    """Whether the first line of JSON lines says that a dataset's manifest follows."""
+    return isinstance(values, dict) and MANIFEST_HEADER_KEY in values
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a file is the manifest of a dataset, by its first line."""
+    try:
+        return any(is_manifest_header(parse_json(line, path)) for _, line in islice(read_lines(path), 1))
+    except VoxgraftError:
+        return False
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES, *, constants: bool = False) -> Any:

@@ -18,7 +18,14 @@ from typing import Any
 
 from voxgraft.audio.files import AUDIO_SUFFIXES
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.core.files import format_error_reason, is_encodable_text, is_file, parse_json, text_lines
+from voxgraft.core.files import (
+    format_error_reason,
+    is_encodable_text,
+    is_file,
+    is_manifest_header,
+    parse_json,
+    text_lines,
+)
 from voxgraft.core.languages import canonical_language_code
 from voxgraft.data.manifest import SourceProblem
 from voxgraft.data.subtitles import parse_error_line, read_encoded_text, read_text_skipping_bad_lines
@@ -360,7 +367,7 @@ def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
         except VoxgraftError as error:
             yield SourceProblem("table-line", error.finding.found, name, number)
             continue
-        if isinstance(values, dict) and "voxgraft_manifest" in values:
+        if is_manifest_header(values):
             continue
         made = parse_transcript_row(values, number) if isinstance(values, dict) else "not a JSON object"
         yield _row_problem(made, values, name, number) if isinstance(made, str) else made

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.audio.files import AudioSamples
-from voxgraft.audio.voices import read_voice
+from voxgraft.audio.voices import kmeans, read_voice
 from voxgraft.config.commands import DataTextSettings
 from voxgraft.config.data import (
     DataInfoSettings,
@@ -52,7 +52,6 @@ MAX_CLIPS_SHOWN = 40
 MERGED_FROM_KEY = "merged_from"
 SpeakerEmbeddings = NDArray[np.float32]
 MAX_SPEAKERS = 8
-KMEANS_ITERATIONS = 30
 # Mean silhouette (-1 to 1) from which several voices are more likely than one. Clips of one speaker stay below.
 MIN_SILHOUETTE = 0.4
 # Cosine of two clusters' means above which they are one voice in two moods.
@@ -314,7 +313,7 @@ def cluster_speakers(vectors: SpeakerEmbeddings) -> list[int]:
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     best, chosen = MIN_SILHOUETTE, np.zeros(len(unit), np.int64)
     for count in range(2, min(MAX_SPEAKERS, len(unit) // MIN_CLUSTER_CLIPS) + 1):
-        labels = _spherical_kmeans(unit, count)
+        labels = kmeans(unit.astype(np.float64), count)
         if np.bincount(labels, minlength=count).min() < MIN_CLUSTER_CLIPS:
             continue
         means = np.array([unit[labels == own].mean(axis=0) for own in np.unique(labels)])
@@ -326,26 +325,6 @@ def cluster_speakers(vectors: SpeakerEmbeddings) -> list[int]:
             best, chosen = clarity, labels
     order = {int(old): new for new, old in enumerate(np.argsort(-np.bincount(chosen), kind="stable"))}
     return [order[int(label)] for label in chosen]
-
-
-def _spherical_kmeans(unit: SpeakerEmbeddings, count: int) -> NDArray[np.int64]:
-    """K-means on the unit sphere; each initial centre is the clip furthest from those before."""
-    centres = [unit[int(np.argmax(unit @ unit.mean(axis=0)))]]
-    while len(centres) < count:
-        nearest = np.max(unit @ np.array(centres).T, axis=1)
-        centres.append(unit[int(np.argmin(nearest))])
-    middle = np.array(centres)
-    labels = np.zeros(len(unit), np.int64)
-    for _ in range(KMEANS_ITERATIONS):
-        fresh = np.argmax(unit @ middle.T, axis=1)
-        if np.array_equal(fresh, labels):
-            break
-        labels = fresh
-        sums = np.array(
-            [unit[labels == own].sum(axis=0) if (labels == own).any() else middle[own] for own in range(count)]
-        )
-        middle = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
-    return labels
 
 
 def _mean_silhouette(unit: SpeakerEmbeddings, labels: NDArray[np.int64]) -> float:

@@ -27,12 +27,19 @@ from voxgraft.core.errors import (
     find_nearest_name,
     finding,
 )
-from voxgraft.core.files import atomic_write, is_encodable_text, is_file, is_folder, parse_json, read_lines
+from voxgraft.core.files import (
+    MANIFEST_HEADER_KEY,
+    atomic_write,
+    is_encodable_text,
+    is_file,
+    is_folder,
+    parse_json,
+    read_lines,
+)
 from voxgraft.core.run import RunFolder
 
 MANIFEST_VERSION = 1
 MANIFEST_NAME = "manifest.jsonl"
-MANIFEST_HEADER_KEY = "voxgraft_manifest"
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 # What a value of each kind must be, and the check.

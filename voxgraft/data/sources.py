@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES
 from voxgraft.core.errors import FileError, VoxgraftError
-from voxgraft.core.files import format_error_reason, is_file, is_folder, path_exists, require_file
+from voxgraft.core.files import format_error_reason, is_file, is_folder, is_manifest, path_exists, require_file
 from voxgraft.core.languages import base_language, canonical_language_code
 from voxgraft.data.folder import AudioStamp
 from voxgraft.data.lists import (
@@ -39,7 +39,7 @@ from voxgraft.data.lists import (
     read_arrow_audio_names,
     read_transcript_list,
 )
-from voxgraft.data.manifest import MANIFEST_HEADER_KEY, MANIFEST_NAME, SourceProblem
+from voxgraft.data.manifest import MANIFEST_NAME, SourceProblem
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES, is_label_track
 
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
@@ -240,7 +240,7 @@ class _SourceFinder:
             onerror=lambda error: self._report("file-unreadable", format_error_reason(error), error.filename),
         ):
             here = Path(root)
-            is_dataset = MANIFEST_NAME in names and _is_voxgraft_manifest(here / MANIFEST_NAME)
+            is_dataset = MANIFEST_NAME in names and is_manifest(here / MANIFEST_NAME)
             left_out = (*DATASET_FILES, *DATASET_FOLDERS) if is_dataset else ()
             folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in left_out)
             for name in (name for name in folders if os.path.islink(here / name)):
@@ -271,7 +271,7 @@ class _SourceFinder:
             is_kind = (is_subtitles, is_list(path), end in COLUMNAR_SUFFIXES, end in MEDIA_SUFFIXES, True)
             kinds[is_kind.index(True)].append(path)
         subtitles, lists, columns, films, others = kinds
-        own = [path for path in lists if _is_voxgraft_manifest(path)]
+        own = [path for path in lists if is_manifest(path)]
         for path in own:
             self._report("source-own", f"{path} is the manifest of a voxgraft dataset", path)
         lists = [path for path in lists if path not in own]
@@ -378,15 +378,6 @@ class _SourceFinder:
                 used.add(film)
                 self.sources.append(ImportSource("subtitles", path, film))
         return used
-
-
-def _is_voxgraft_manifest(path: Path) -> bool:
-    """Whether a file is a manifest of voxgraft: its clips are cut already, and `data merge` takes them as they are."""
-    try:
-        with path.open("rb") as stream:
-            return f'"{MANIFEST_HEADER_KEY}"'.encode() in stream.readline(200)
-    except OSError:
-        return False
 
 
 def _language_in_name(

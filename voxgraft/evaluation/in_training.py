@@ -135,7 +135,9 @@ class SampleCallback(Callback):
         most = min(sampling.max_codes, model.spec.max_codes)
         limit = limit_codes(max_sentence_seconds(remove_markers(sentence.text)), family.code_hz, most)
         closed = sentence.closed if self._train_step.options.mode == "gated" else None
-        request = SynthesisRequest(sentence.ids, self._condition, sentence.seed, limit, sentence.language, (), closed)
+        request = SynthesisRequest(
+            sentence.ids, self._condition, sentence.seed, closed, max_codes=limit, language=sentence.language
+        )
 
         def set_gate(_language: str) -> AbstractContextManager[None]:
             if gate is None:

@@ -151,10 +151,10 @@ def _build_request(
         system.family.condition(voice.clip),
         # The seed belongs to the sentence, so that a sentence sounds the same in a larger or smaller set.
         draw_seed("evaluate", seed, sentence.language, sentence.text),
-        limit_codes(max_sentence_seconds(words), system.family.code_hz, most),
-        encoded.language or sentence.language,
+        encoded.closed,
+        max_codes=limit_codes(max_sentence_seconds(words), system.family.code_hz, most),
+        language=encoded.language or sentence.language,
         sort_key=(len(words), at),
-        closed=encoded.closed,
     )
 
 

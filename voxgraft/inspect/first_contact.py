@@ -32,7 +32,7 @@ from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_tr
 from voxgraft.evaluation.sentences import EvalSentence
 from voxgraft.inspect.show import installed_version
 from voxgraft.models import resolve_base_family, resolve_base_folder
-from voxgraft.models.base import BaseFiles, Family, PublishedTensors
+from voxgraft.models.base import BaseFiles, DecodedUtterance, Family, PublishedTensors
 from voxgraft.synthesis.command import STOP_DESCRIPTIONS, SpokenUtterance, Wave, render_pieces, synthesize
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
@@ -283,10 +283,8 @@ def _speak(
     condition, voice = voices.condition(first.voice), first.voice.clip
     original: dict[str, Any] = {}
     try:
-        compared = family.upstream().compare(
-            family.name, files=speakers.context.files, model=model, vocoder=vocoder,
-            voice=voice, condition=condition, text_ids=piece.ids, codes=piece.codes,
-        )  # fmt: skip
+        utterance = DecodedUtterance(speakers.context.files, model, vocoder, voice, condition, piece.ids, piece.codes)
+        compared = family.upstream().compare(family.name, utterance)
         for what, (message, agrees) in compared.items():
             original[what] = message
             if not agrees:

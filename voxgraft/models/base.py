@@ -613,6 +613,19 @@ class UpstreamFolder:
     """What the original program reads, and what for."""
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedUtterance:
+    """One utterance with all that a companion needs to decode it again and to turn it into sound."""
+
+    files: BaseFiles
+    model: SpeechModel
+    vocoder: Vocoder
+    voice: Clip
+    condition: Any
+    text_ids: Sequence[int]
+    codes: Sequence[int]
+
+
 class UpstreamProgram(ABC):
     """The program that a base was published with."""
 
@@ -636,10 +649,10 @@ class UpstreamProgram(ABC):
         family's own, by name, that they import."""
         return "    return read_spans(text, LANGUAGES, RULES)", {}
 
-    def compare(self, family: str, **utterance: Any) -> dict[str, tuple[str, bool]]:
+    def compare(self, family: str, utterance: DecodedUtterance) -> dict[str, tuple[str, bool]]:
         """The program beside voxgraft, if its companion is installed: codes and mel of one utterance on the same noise.
 
-        By what is compared: the result in words, and whether both agree. `utterance` is that of `compare_with`.
+        By what is compared: the result in words, and whether both agree.
         """
         if not self.companion_takes_codes:
             return {"original program": (f"not compared: the companion of {self.title} takes no codes", True)}
@@ -652,21 +665,11 @@ class UpstreamProgram(ABC):
         try:
             versions = companion.hello().get("versions", {})
             name = ", ".join(f"{package} {version}" for package, version in list(versions.items())[:2])
-            return {"original program": (name, True), **self.compare_with(companion, **utterance)}
+            return {"original program": (name, True), **self.compare_with(companion, utterance)}
         finally:
             companion.close()
 
-    def compare_with(
-        self,
-        companion: CompanionProcess,
-        files: BaseFiles,
-        model: SpeechModel,
-        vocoder: Vocoder,
-        voice: Clip,
-        condition: Any,
-        text_ids: Sequence[int],
-        codes: Sequence[int],
-    ) -> dict[str, tuple[str, bool]]:
+    def compare_with(self, companion: CompanionProcess, utterance: DecodedUtterance) -> dict[str, tuple[str, bool]]:
         """What a companion that takes codes makes of an utterance, beside voxgraft's own model and vocoder."""
         raise NotImplementedError
 

@@ -51,7 +51,7 @@ class GenerationPrompt:
     condition: Any
     seed: int = 0
     closed: Sequence[bool] | None = None
-    """By text id: whether an open gate is closed there; None: nowhere."""
+    """By text id: where an open gate is closed, since the text is of a base language; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,15 +205,19 @@ class CaptureLock:
         self._changed = threading.Condition()
         self._working: set[int] = set()
         self._num_waiting = 0
-        self._is_capturing = False
+        self._capturing: int | None = None
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Around what a thread does on the device where another thread may capture. Not inside of itself."""
+        """Around what a thread does on the device where another thread may capture."""
         own = threading.get_ident()
+        if own in self._working or own == self._capturing:
+            # Its turn already. To wait here for a capture, which waits for this thread, would block both for ever.
+            yield
+            return
         with self._changed:
             # A capture that waits comes first: else two busy threads would keep a third from ever capturing.
-            self._changed.wait_for(lambda: not self._is_capturing and not self._num_waiting)
+            self._changed.wait_for(lambda: self._capturing is None and not self._num_waiting)
             self._working.add(own)
         try:
             yield
@@ -226,22 +230,24 @@ class CaptureLock:
     def capture(self) -> Iterator[None]:
         """Alone on the device. A thread that works gives up its turn while it waits, so that two cannot block."""
         own = threading.get_ident()
+        if own == self._capturing:
+            raise RuntimeError("a capture inside of a capture: CUDA has no graphs in graphs")
         with self._changed:
             was_working = own in self._working
             self._working.discard(own)
             self._num_waiting += 1
             self._changed.notify_all()
             try:
-                self._changed.wait_for(lambda: not self._is_capturing and not self._working)
+                self._changed.wait_for(lambda: self._capturing is None and not self._working)
             finally:
                 self._num_waiting -= 1
                 self._changed.notify_all()  # after an interrupt, threads that waited for this capture go ahead
-            self._is_capturing = True
+            self._capturing = own
         try:
             yield
         finally:
             with self._changed:
-                self._is_capturing = False
+                self._capturing = None
                 if was_working:
                     self._working.add(own)
                 self._changed.notify_all()

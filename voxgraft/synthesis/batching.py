@@ -416,14 +416,14 @@ class PackedRowAdapters:
     def __call__(self, y: Tensor, x: Tensor, layer: int, name: str) -> Tensor:
         """y + the adapters' x, for each row by its own. [R, O], [R, I] -> [R, O]"""
         choice, part = self._choice, self._parts.get((layer, name))
-        if part is None or choice.rows is None:
+        if part is None or choice.rows is None or choice.is_adapted is None:
             return y
         down, up, scales = part
         key = (layer, name)
         if (scale := choice.scales.get(key)) is None:
             scale = choice.scales[key] = scales[choice.rows]
-        # Rows without an adapter have scale 0: adding 0 keeps the bits of y.
-        return torch.addmm(y, F.linear(x, down) * scale, up.T)
+        # Chosen, not added with a scale of 0: -0.0 + 0 is 0.0, and 0 times an infinite product is not a number.
+        return torch.where(choice.is_adapted, torch.addmm(y, F.linear(x, down) * scale, up.T), y)
 
 
 def _join_layers(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor, Tensor]:

@@ -175,7 +175,15 @@ def stream_speech(
 
 def build_request(piece: SpokenChunk, condition: Any, sort_key: tuple[int, ...] = ()) -> SynthesisRequest:
     """What the engine is given of a planned chunk."""
-    return SynthesisRequest(piece.ids, condition, piece.seed, piece.max_codes, piece.language, sort_key, piece.closed)
+    return SynthesisRequest(
+        piece.ids,
+        condition,
+        piece.seed,
+        piece.closed,
+        max_codes=piece.max_codes,
+        language=piece.language,
+        sort_key=sort_key,
+    )
 
 
 def _build_engine(system: SpeakingModel, settings: SpeakSettings, vocoder: Vocoder | None) -> SynthesisEngine:

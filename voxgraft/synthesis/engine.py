@@ -460,21 +460,18 @@ BATCH_SIZE = 32
 MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER = 2.0, 0.4
 
 
-@dataclass(frozen=True, slots=True)
-class SynthesisRequest:
-    """One utterance to generate."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynthesisRequest(GenerationPrompt):
+    """One utterance to generate, with what its batch depends on.
 
-    text_ids: Sequence[int]
-    condition: Any
-    """`family.condition(clip)`, with the speaking style applied."""
-    seed: int
+    `condition` is `family.condition(clip)`, with the speaking style applied.
+    """
+
     max_codes: int
     language: str
     """Selects the gate; requests of one language share batches."""
-    sort_key: tuple[Any, ...]
+    sort_key: tuple[Any, ...] = ()
     """Neighbours in this order share a batch: those that end together waste no steps."""
-    closed: Sequence[bool] | None = None
-    """By text id: where an open gate is closed, since the text is of a base language; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,7 +530,6 @@ class SynthesisEngine:
             for first in range(0, len(own), self._batch_size):
                 positions = own[first : first + self._batch_size]
                 batch = [requests[index] for index in positions]
-                prompts = [GenerationPrompt(item.text_ids, item.condition, item.seed, item.closed) for item in batch]
                 sampling = replace(self._sampling, max_codes=max(item.max_codes for item in batch))
                 spec = self._generator.model.spec
                 criteria = None
@@ -541,7 +537,7 @@ class SynthesisEngine:
                     limits = [item.max_codes for item in batch]
                     criteria = StoppingCriteria(limits, spec.speech_stop, self._loop_code_hz)
                 with self._set_gate(language):
-                    outputs = self._generator.speak(prompts, sampling, criteria)
+                    outputs = self._generator.speak(batch, sampling, criteria)
                 results = []
                 for row, (item, generated) in enumerate(zip(batch, outputs, strict=True)):
                     codes: Sequence[int]
@@ -577,8 +573,7 @@ class SynthesisEngine:
         criteria = StoppingCriteria(limits, spec.speech_stop, self._loop_code_hz) if self._loop_code_hz else None
         # The gate is set while a step runs and not while the caller has its turn.
         with self._set_gate(request.language):
-            prompt = GenerationPrompt(request.text_ids, request.condition, request.seed, request.closed)
-            steps = self._generator.advance([prompt], most, criteria)
+            steps = self._generator.advance([request], most, criteria)
         num_given = 0
         while True:
             with self._set_gate(request.language):

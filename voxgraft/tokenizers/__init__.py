@@ -11,7 +11,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn
@@ -22,6 +22,8 @@ from voxgraft.core.errors import FileError, TextError, TokenizerError
 from voxgraft.core.files import (
     compute_sha256,
     decode_utf8,
+    is_manifest,
+    is_manifest_header,
     parse_json,
     read_bytes,
     read_json,
@@ -196,8 +198,8 @@ class Tokenizer(ABC):
 _EXCESSIVE_MARKS = regex.compile(r"\p{M}{64}")
 # A line up to this length is composed quickly, whatever it holds.
 _MAX_UNCHECKED_LENGTH = 1000
-# How the manifest of a dataset is recognized.
-MANIFEST_SUFFIX, MANIFEST_PREFIX = ".jsonl", '{"voxgraft_manifest"'
+# A text with this ending must be the manifest of a dataset; its clips' texts are read.
+MANIFEST_SUFFIX = ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +246,7 @@ def _iter_sentences(path: Path) -> Iterator[tuple[int, str]]:
         return
     for number, line in lines:
         # As text, other JSON would be learned with its keys and braces.
-        header = parse(line, number)
-        if not isinstance(header, dict) or "voxgraft_manifest" not in header:
+        if not is_manifest_header(parse(line, number)):
             raise TextError("text-manifest", f"line {number} is not the header of a dataset manifest", where=path)
         break
     for number, line in lines:
@@ -269,9 +270,7 @@ def require_texts(path: Path) -> None:
 
 def compute_texts_sha256(path: Path) -> str:
     """SHA-256 of the texts of a file; of a manifest only of those that are learned from, not of all it says."""
-    with path.open("rb") as stream:
-        is_manifest = path.suffix == MANIFEST_SUFFIX and stream.readline(200).startswith(MANIFEST_PREFIX.encode())
-    if not is_manifest:
+    if path.suffix != MANIFEST_SUFFIX or not is_manifest(path):
         return compute_sha256(path)
     digest = hashlib.sha256()
     for _, text in _iter_sentences(path):
@@ -279,14 +278,17 @@ def compute_texts_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def load_proof_corpus() -> Iterator[tuple[str, str]]:
+@cache
+def load_proof_corpus() -> tuple[tuple[str, str], ...]:
     """The built-in corpus of base languages: language code and sentence. English first: most people can read it."""
     folder = resources.files("voxgraft").joinpath("assets/proof")
-    for entry in sorted(folder.iterdir(), key=lambda item: (item.name != "en.txt", item.name)):
-        if entry.name.endswith(".txt"):
-            code = entry.name.removesuffix(".txt")
-            for line in entry.read_text(encoding="utf-8").splitlines():
-                yield code, line
+    names = sorted((entry.name for entry in folder.iterdir()), key=lambda name: (name != "en.txt", name))
+    return tuple(
+        (name.removesuffix(".txt"), line)
+        for name in names
+        if name.endswith(".txt")
+        for line in folder.joinpath(name).read_text(encoding="utf-8").splitlines()
+    )
 
 
 def read_user_corpus(paths: Iterable[Path], known: frozenset[str]) -> Iterator[tuple[str | None, str]]:

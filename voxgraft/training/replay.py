@@ -112,7 +112,7 @@ class ReplayGenerator:
                 utterance.text_ids,
                 self.family.condition(voice.clip),
                 draw_seed("speak", self.seed, utterance.id, utterance.text),
-                self.sampling.max_codes,
+                max_codes=self.sampling.max_codes,
                 language="",
                 sort_key=(len(utterance.text_ids), utterance.id),
             )

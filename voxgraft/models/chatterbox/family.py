@@ -307,15 +307,20 @@ def read_cangjie(path: Path) -> dict[str, str]:
         raise FileError(
             "json-shape", f"{path.name} is not a list", expected="a list of 'character<TAB>code'", where=path
         )
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, str) or "\t" not in entry:
+            found = f"entry {number} is {str(entry)[:40]!r}"
+            raise FileError("json-shape", found, expected="'character<TAB>code'", where=path)
+    return _assign_cangjie_tokens(tuple(entries))
+
+
+@lru_cache(maxsize=1)  # one command opens the same base several times
+def _assign_cangjie_tokens(entries: tuple[str, ...]) -> dict[str, str]:
     codes: dict[str, str] = {}
     sharers: Counter[str] = Counter()
     sharer_indices: dict[tuple[str, str], int] = {}
-    for number, entry in enumerate(entries):
-        parts = entry.split("\t") if isinstance(entry, str) else []
-        if len(parts) < 2:
-            found = f"entry {number} is {str(entry)[:40]!r}"
-            raise FileError("json-shape", found, expected="'character<TAB>code'", where=path)
-        glyph, code = parts[:2]
+    for entry in entries:
+        glyph, code = entry.split("\t")[:2]
         codes[glyph] = code
         sharer_indices.setdefault((code, glyph), sharers[code])
         sharers[code] += 1

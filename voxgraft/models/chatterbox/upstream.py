@@ -6,10 +6,10 @@ at exactly that number. The analyzer watches heads that were found for the old l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,12 +24,11 @@ from voxgraft.models.base import (
     REFERENCE_AUDIO,
     TEXT_PACKAGE_LOADER,
     BaseFiles,
-    Clip,
+    DecodedUtterance,
     ExportInfo,
     PublishedTensors,
     UpstreamFolder,
     UpstreamProgram,
-    Vocoder,
     compare_likeliest_codes,
     find_side_files,
     require_exact_tensors,
@@ -52,9 +51,9 @@ from voxgraft.models.chatterbox.family import (
     T3Size,
 )
 from voxgraft.models.chatterbox.flow import FlowSize
-from voxgraft.models.chatterbox.model import T3Condition, read_built_in_voice
+from voxgraft.models.chatterbox.model import read_built_in_voice
 from voxgraft.models.chatterbox.s3gen import S3GenSize, S3GenVocoder, read_built_in_reference, validate_s3gen_file
-from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
+from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.nn.layers import init_empty_weights
 
 # Whose names the multilingual program loads by default, whatever the release.
@@ -218,22 +217,8 @@ class ChatterboxProgram(UpstreamProgram):
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for both programs)
         return _TEXT_STEP_SOURCE, {}
 
-    def compare_with(
-        self,
-        companion: CompanionProcess,
-        files: BaseFiles,
-        model: SpeechModel,
-        vocoder: Vocoder,
-        voice: Clip,
-        condition: Any,
-        text_ids: Sequence[int],
-        codes: Sequence[int],
-    ) -> dict[str, tuple[str, bool]]:
-        assert isinstance(vocoder, S3GenVocoder)
-        return {
-            "codes": compare_codes(companion, files, model, condition, text_ids, codes),
-            "mel": compare_mels(companion, vocoder, voice, codes),
-        }
+    def compare_with(self, companion: CompanionProcess, utterance: DecodedUtterance) -> dict[str, tuple[str, bool]]:
+        return {"codes": compare_codes(companion, utterance), "mel": compare_mels(companion, utterance)}
 
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
         english = is_english_release(files)
@@ -306,15 +291,9 @@ def _read_conditions(path: Path) -> None:
 MAX_MEL_DIFFERENCE = 0.02
 
 
-def compare_codes(
-    companion: CompanionProcess,
-    files: BaseFiles,
-    model: SpeechModel,
-    condition: T3Condition,
-    text_ids: Sequence[int],
-    codes: Sequence[int],
-) -> tuple[str, bool]:
+def compare_codes(companion: CompanionProcess, utterance: DecodedUtterance) -> tuple[str, bool]:
     """The likeliest code after each code that was spoken, in both programs: in words, and whether they agree."""
+    model, condition, text_ids, codes = utterance.model, utterance.condition, utterance.text_ids, utterance.codes
     spec = model.spec
     arrays: dict[str, NDArray[np.generic]] = {
         "text": np.array([spec.text_start, *text_ids, spec.text_stop], dtype=np.int64),
@@ -322,17 +301,17 @@ def compare_codes(
         "speaker": np.asarray(condition.speaker, dtype=np.float32),
         "prompt": np.asarray(condition.prompt, dtype=np.int64),
     }
-    path = str(files.checkpoint.resolve())
+    path = str(utterance.files.checkpoint.resolve())
     upstream_logits = companion.ask("logits", arrays, t3=path, emotion=float(condition.emotion))["logits"]
     (latents,) = compute_speech_latents(model, [text_ids], [condition], [codes])
     own_logits = model.speech_logits(latents).float().cpu().numpy()
     return compare_likeliest_codes(own_logits, upstream_logits)
 
 
-def compare_mels(
-    companion: CompanionProcess, vocoder: S3GenVocoder, voice: Clip, codes: Sequence[int]
-) -> tuple[str, bool]:
+def compare_mels(companion: CompanionProcess, utterance: DecodedUtterance) -> tuple[str, bool]:
     """The mel of an utterance in both programs on the same noise: in words, and whether they agree."""
+    vocoder, voice, codes = utterance.vocoder, utterance.voice, utterance.codes
+    assert isinstance(vocoder, S3GenVocoder)
     reference = vocoder.reference(voice)
     noise = vocoder.draw_noise(len(codes), reference)
     # In float32 even where half precision was requested: the tolerance is that of the same arithmetic.

@@ -49,13 +49,6 @@ from voxgraft.nn.layers import no_init_weights
 FIXED_EMOTION = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class TinyCondition:
-    """How one utterance should sound: like this speaker of the table, or like this voice vector."""
-
-    speaker: NDArray[Any]  # [1] a whole number, or [V]
-
-
 class TinyT3(T3):
     """T3 at any size, conditioned on a speaker's number, or on a vector of a recording (`clones_voices`)."""
 
@@ -72,7 +65,7 @@ class TinyT3(T3):
             return self._collate_vectors(conditions)
         num_speakers = self.size.speaker_width
         for condition in conditions:
-            speaker = np.asarray(condition.speaker)
+            speaker = np.asarray(condition)
             if speaker.shape != (1,) or not np.issubdtype(speaker.dtype, np.integer):
                 found = f"a speaker as {speaker.dtype} of shape {list(speaker.shape)}"
                 raise GraftError("condition-form", found, expected="a list with one whole number")
@@ -80,12 +73,12 @@ class TinyT3(T3):
                 found = f"speaker {int(speaker[0])}"
                 raise GraftError("condition-form", found, expected=f"0 to {num_speakers - 1}, as in the base")
         # A one-hot vector through T3's speaker layer is a table of speakers; prompt and emotion are constants.
-        numbers = torch.tensor([int(condition.speaker[0]) for condition in conditions])  # [B]
+        numbers = torch.tensor([int(condition[0]) for condition in conditions])  # [B]
         return build_voice_conditions(F.one_hot(numbers, num_speakers).float())
 
     def _collate_vectors(self, conditions: Sequence[Any]) -> T3ConditionBatch:
         width = self.size.speaker_width
-        voices = [np.asarray(condition.speaker) for condition in conditions]
+        voices = [np.asarray(condition) for condition in conditions]
         for voice in voices:
             if voice.shape != (width,) or voice.dtype.kind != "f" or not np.isfinite(voice).all():
                 found = f"a voice as {voice.dtype} of shape {list(voice.shape)}"
@@ -522,9 +515,9 @@ def build_voice_clip(voice: int | NDArray[np.float32]) -> Clip:
     return Clip(voice={"speaker": speaker})
 
 
-def build_tiny_condition(prompt: Clip) -> TinyCondition:
+def build_tiny_condition(prompt: Clip) -> NDArray[Any]:
     """To sound like the speaker of that clip."""
-    return TinyCondition(np.asarray(prompt.voice["speaker"]))
+    return np.asarray(prompt.voice["speaker"])
 
 
 class TinyVocoder(Vocoder):

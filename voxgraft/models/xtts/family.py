@@ -142,9 +142,9 @@ class XTTS(Family):
         return XTTSClipEncoder.load(files, model)
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (it knows no emotions)
-        from voxgraft.models.xtts.model import LATENTS_ARRAY, XTTSCondition
+        from voxgraft.models.xtts.model import LATENTS_ARRAY
 
-        return XTTSCondition(np.asarray(prompt.voice[LATENTS_ARRAY]))
+        return np.asarray(prompt.voice[LATENTS_ARRAY])
 
     def vocoder(self, files: BaseFiles, device: str = "cpu", dtype: torch.dtype | None = None) -> Vocoder | None:
         from voxgraft.models.xtts.vocoder import XTTSVocoder

@@ -10,7 +10,6 @@ Shapes: B utterances, F mel frames of a clip, L = 32 latents, W width, N positio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -124,25 +123,8 @@ class StoredTensors(nn.Module):
                 self.add_module(head, StoredTensors(inner))
 
 
-@dataclass(frozen=True, slots=True)
-class XTTSCondition:
-    """Whose voice an utterance has."""
-
-    latents: NDArray[np.float32]  # [L, W]
-
-
-@dataclass(frozen=True, slots=True)
-class XTTSConditionBatch:
-    """The conditions of B utterances."""
-
-    latents: Tensor  # [B, L, W]
-
-    def __len__(self) -> int:
-        return len(self.latents)
-
-
 class XTTSModel(SpeechModel):
-    """The model itself, at any width and depth."""
+    """The model itself, at any width and depth. The condition of an utterance is its voice's latents. [L, W]"""
 
     text_embedding_name: ClassVar[str] = "gpt.text_embedding"
     text_head_name: ClassVar[str] = "gpt.text_head"
@@ -183,14 +165,13 @@ class XTTSModel(SpeechModel):
     def adapter_layers(self) -> list[str]:
         return [f"gpt.gpt.h.{layer}.{name}" for layer in range(self.size.layers) for name in GPT2_LINEAR_LAYERS]
 
-    def collate(self, conditions: Sequence[XTTSCondition]) -> XTTSConditionBatch:
-        for condition in conditions:
-            require_finite_array(condition.latents, (VOICE_LATENTS, self.size.width), "a voice")
-        stacked = np.stack([condition.latents for condition in conditions]).astype(np.float32)
-        return XTTSConditionBatch(torch.from_numpy(stacked))
+    def collate(self, conditions: Sequence[NDArray[np.float32]]) -> Tensor:
+        for latents in conditions:
+            require_finite_array(latents, (VOICE_LATENTS, self.size.width), "a voice")
+        return torch.from_numpy(np.stack(list(conditions)).astype(np.float32))
 
-    def embed_conditions(self, conditions: XTTSConditionBatch) -> Tensor:
-        return conditions.latents.to(self.gpt.mel_embedding.weight.dtype)
+    def embed_conditions(self, conditions: Tensor) -> Tensor:
+        return conditions.to(self.gpt.mel_embedding.weight.dtype)
 
     @torch.no_grad()
     @exact_float32()

@@ -4,12 +4,16 @@ The vocabulary was trained on their result, so everything that they do is kept, 
 German number words, `1.000.000` as "one.zero" in English, ordinals after `%` in Turkish. Numbers are read by num2words,
 as in the original. Where it cannot read one (digits in Hindi, ordinals in Czech), the original program ends with an
 exception, and here the text is refused. Text of other languages is put in lower case, and nothing else.
+
+In Chinese the program replaces the first place where the digits of a match occur, which need not be the match itself,
+and takes what was replaced already for text. Both are kept, too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+import string
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import cache, lru_cache
 from importlib import import_module
@@ -17,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.core.errors import ConfigError, TextError, VoxgraftError
-from voxgraft.models.xtts.chinese import convert_to_pinyin, spell_chinese_numbers
 from voxgraft.text import TextFrontend
 
 LANGUAGES = tuple("en es fr de it pt pl tr ru nl cs ar zh hu ko ja hi".split())
@@ -159,7 +162,11 @@ def clean_text(text: str, language: str) -> str:
     if language == "tr":
         text = text.replace("İ", "i")  # in lower case it would get a dot of its own
     text = text.lower()
-    text = _spell_chinese(text) if language == "zh" else spell_numbers(text, language)
+    try:
+        text = spell_chinese_numbers(text) if language == "zh" else spell_numbers(text, language)
+    except RecursionError:  # a quantity of tens of thousands of digits
+        found = f"a number in a Chinese text of {len(text):,} characters has too many digits"
+        raise TextError("text-unread", found, expected="numbers in words") from None
     for pattern, word in _compile_abbreviations(language):
         text = pattern.sub(word, text)
     for symbol, word in zip(_SYMBOLS, _SYMBOL_WORDS[language].split("|"), strict=True):
@@ -168,14 +175,6 @@ def clean_text(text: str, language: str) -> str:
     if language == "zh":
         return convert_to_pinyin(text)
     return romanize_korean(text) if language == "ko" else text
-
-
-def _spell_chinese(text: str) -> str:
-    try:
-        return spell_chinese_numbers(text)
-    except RecursionError:  # a quantity of tens of thousands of digits
-        found = f"a number in a Chinese text of {len(text):,} characters has too many digits"
-        raise TextError("text-unread", found, expected="numbers in words") from None
 
 
 @cache
@@ -257,9 +256,142 @@ def _romanize_japanese(text: str) -> str:
 
 @cache
 def _load_cutlet() -> Any:
+    # Once: it loads a dictionary.
+    return _import_package("cutlet", "{name} is not installed: XTTS reads Japanese in Latin letters").Cutlet()
+
+
+def _import_package(package: str, why: str) -> Any:
     try:
-        cutlet = import_module("cutlet")
-    except ModuleNotFoundError as error:
-        found = f"{error.name} is not installed: XTTS reads Japanese in Latin letters"
+        return import_module(package)
+    except ModuleNotFoundError as error:  # of the package, or of one that it needs
+        found = why.format(name=error.name)
         raise ConfigError("package-missing", found, cure="pip install 'voxgraft[languages]'.") from None
-    return cutlet.Cutlet()  # once: it loads a dictionary
+
+
+_CHINESE_DIGITS = "零一二三四五六七八九"
+_SMALL_UNITS = "十百千万"  # powers 1 to 4
+_LARGE_UNITS = "亿兆京垓秭穰沟涧正载"  # powers 8, 12, 16 ...
+_UNITS = {unit: power for power, unit in enumerate(_SMALL_UNITS, 1)} | {
+    unit: 4 * number for number, unit in enumerate(_LARGE_UNITS, 2)
+}
+
+# Counters after which a number is a quantity and never read digit by digit.
+_COUNTERS = (
+    "匹张座回场尾条个首阙阵网炮顶丘棵只支袭辆挑担颗壳窠曲墙群腔砣客贯扎捆刀令打手罗坡山岭江溪钟队单双对出口头脚板跳枝件贴针线管"
+    "名位身堂课本页家户层丝毫厘分钱两斤铢石钧锱忽寸尺丈里寻常铺程撮勺合升斗盘碗碟叠桶笼盆盒杯斛锅簋篮罐瓶壶卮盏箩箱煲啖袋钵"
+    "年月日季刻时周天秒旬纪岁世更夜春夏秋冬代伏辈丸泡粒幢堆根道面片块"
+)
+_CURRENCY = "(?:亿|千万|百万|[万千百元块角毛分])"
+
+# Each number is looked for from its first digit on only: tried from every digit, a long one would take minutes.
+_CHINESE_NUMBER_START = r"(?<!\d)"
+_DATE = re.compile(r"\D+((?:(?:[089]\d|(?:19|20)\d{2})年)?(?:\d{1,2}月(?:\d{1,2}[日号])?)?)")
+_MONEY = re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_CURRENCY}(?:\d{_CURRENCY}?)?)")
+_MOBILE_PHONE = re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D")
+_LANDLINE = re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D")
+_FRACTION = re.compile(_CHINESE_NUMBER_START + r"\d+/\d+")
+_PERCENTAGE = re.compile(_CHINESE_NUMBER_START + r"\d+(?:\.\d+)?%")
+_QUANTITY = re.compile(rf"{_CHINESE_NUMBER_START}(\d+(?:\.\d+)?)[多余几]?(?:[{_COUNTERS}]|[千微][克米])")
+_LONG_NUMBER = re.compile(r"\d{4,32}")
+_CHINESE_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_TWO_IN_LATIN = re.compile(r"([a-zA-Z]+)二([a-zA-Z]+)")  # B2B
+
+# All marks become a comma: first and last of each range.
+_MARKS = "！－ ／／ ：＠ ［｀ ｛､ 、〃 〈】 〔〟 〰〰 〾〿 –— ‘’ ‛‟ …‧ ﹏﹏ ··".split()
+_CHINESE_MARKS = dict.fromkeys(map(ord, string.punctuation), ",") | {
+    code: "," for ends in _MARKS for code in range(ord(ends[0]), ord(ends[1]) + 1)
+}
+
+
+def spell_chinese_numbers(text: str) -> str:
+    """Numbers as words and marks as commas."""
+    # Some patterns need a character that is not a digit on both sides.
+    text = f"^{text}$"
+    text = _replace_each(_DATE, text, _read_chinese_date)
+    text = _replace_each(_MONEY, text, _read_chinese_amount)
+    for phone in (_MOBILE_PHONE, _LANDLINE):
+        text = _replace_each(phone, text, lambda found: _read_chinese_digits(re.sub(r"[-+\s]", "", found)))
+    text = _replace_each(_FRACTION, text, _read_chinese_fraction)
+    text = text.replace("％", "%")
+    text = _replace_each(_PERCENTAGE, text, lambda found: "百分之" + read_chinese_number(found.strip("%")))
+    text = _replace_each(_QUANTITY, text, read_chinese_number)
+    text = _replace_each(_LONG_NUMBER, text, _read_chinese_digits)
+    text = _replace_each(_CHINESE_NUMBER, text, read_chinese_number)
+    for latin in _TWO_IN_LATIN.finditer(text):
+        text = text.replace(latin[0], f"{latin[1]}2{latin[2]}", 1)
+    return text.lstrip("^").rstrip("$").translate(_CHINESE_MARKS)
+
+
+def convert_to_pinyin(text: str) -> str:
+    """Han characters as syllables with their tone as a digit, without spaces; all else as it is."""
+    pypinyin = _import_package("pypinyin", "{name} is not installed: XTTS reads Chinese as pinyin")
+    style = pypinyin.Style.TONE3
+    syllables = pypinyin.pinyin(text, style=style, heteronym=False, neutral_tone_with_five=True)
+    return "".join(readings[0] for readings in syllables)
+
+
+def read_chinese_number(number: str) -> str:
+    """`12.5` as 十二点五."""
+    whole, _, decimals = number.partition(".")
+    symbols = _read_chinese_units(whole) if len(whole) > 1 else [_chinese_digit(one) for one in whole]
+    if decimals:
+        symbols += ["点", *map(_chinese_digit, decimals)]
+    # 两 before a unit other than ten, unless a ten is before it.
+    for place, symbol in enumerate(symbols[:-1]):
+        before = symbols[place - 1] if place else None
+        follows = symbols[place + 1]
+        if symbol == "二" and follows in _UNITS and follows != "十" and (before is None or before in _UNITS):
+            symbols[place] = "二" if before == "十" else "两"
+    read = "".join(symbols)
+    if read.startswith("点"):  # the whole part was all zeros
+        return "零" + read
+    return read[1:] if read.startswith("一十") else read
+
+
+def _replace_each(pattern: re.Pattern[str], text: str, read: Callable[[str], str]) -> str:
+    """The first place of each match's text, one after the other."""
+    for found in pattern.findall(text):
+        text = text.replace(found, read(found), 1)
+    return text
+
+
+def _chinese_digit(character: str) -> str:
+    return _CHINESE_DIGITS[int(character)]  # also full-width digits and those of other scripts
+
+
+def _read_chinese_digits(number: str) -> str:
+    return "".join(map(_chinese_digit, number))
+
+
+def _read_chinese_units(number: str) -> list[str]:
+    rest = number.lstrip("0")
+    if not rest:
+        return []
+    if len(rest) == 1:
+        return ["零", _chinese_digit(rest)] if len(rest) != len(number) else [_chinese_digit(rest)]
+    unit, power = max(((unit, power) for unit, power in _UNITS.items() if power < len(rest)), key=lambda pair: pair[1])
+    return [*_read_chinese_units(number[:-power]), unit, *_read_chinese_units(rest[-power:])]
+
+
+def _read_chinese_date(date: str) -> str:
+    year, is_year, rest = date.partition("年")
+    if not is_year:
+        year, rest = "", date
+    month, is_month, day = rest.partition("月")
+    read = _read_chinese_digits(year) + is_year
+    if is_month:
+        read += read_chinese_number(month) + is_month
+        if day:
+            read += read_chinese_number(day[:-1]) + day[-1]
+    return read
+
+
+def _read_chinese_amount(amount: str) -> str:
+    for number in _CHINESE_NUMBER.findall(amount):
+        amount = amount.replace(number, read_chinese_number(number))
+    return amount
+
+
+def _read_chinese_fraction(fraction: str) -> str:
+    numerator, _, denominator = fraction.partition("/")
+    return f"{read_chinese_number(denominator)}分之{read_chinese_number(numerator)}"

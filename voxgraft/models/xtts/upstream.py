@@ -7,8 +7,8 @@ tokenizer ends with an error for every language that it does not know: `load.py`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,15 +21,14 @@ from voxgraft.models.base import (
     MERGED,
     TEXT_PACKAGE_LOADER,
     BaseFiles,
-    Clip,
+    DecodedUtterance,
     ExportInfo,
     UpstreamFolder,
     UpstreamProgram,
-    Vocoder,
     compare_likeliest_codes,
     find_side_files,
 )
-from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
+from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.models.xtts.family import (
     CHECKPOINT_NAME,
     DVAE_NAME,
@@ -190,34 +189,26 @@ class XTTSProgram(UpstreamProgram):
         ]
 
     @torch.no_grad()
-    def compare_with(
-        self,
-        companion: CompanionProcess,
-        files: BaseFiles,
-        model: SpeechModel,
-        vocoder: Vocoder,
-        voice: Clip,
-        condition: Any,
-        text_ids: Sequence[int],
-        codes: Sequence[int],
-    ) -> dict[str, tuple[str, bool]]:
+    def compare_with(self, companion: CompanionProcess, utterance: DecodedUtterance) -> dict[str, tuple[str, bool]]:
         """The likeliest code at every code that was spoken, and the sound of the same states, in both programs."""
+        files, model, text_ids, codes = utterance.files, utterance.model, utterance.text_ids, utterance.codes
         arrays: dict[str, NDArray[np.generic]] = {
             "text": np.asarray(text_ids, dtype=np.int64),
             "codes": np.asarray(codes, dtype=np.int64),
-            "latents": np.asarray(condition.latents, dtype=np.float32),
+            "latents": np.asarray(utterance.condition, dtype=np.float32),
         }
         folder = str(files.folder.resolve())
         answer = companion.ask("logits", arrays, folder=folder, checkpoint=str(files.checkpoint.resolve()))
-        (states,) = compute_speech_latents(model, [text_ids], [condition], [codes])
+        (states,) = compute_speech_latents(model, [text_ids], [utterance.condition], [codes])
         states = states[: len(codes)]
         assert isinstance(model, XTTSModel)
         own_logits = model.gpt.mel_head(states).float().cpu().numpy()  # the states are normed already
         compared = {"codes": compare_likeliest_codes(own_logits, answer["logits"])}
+        voice = utterance.voice
         if SPEAKER_ARRAY not in voice.voice:
             return compared
         own_states = states.float().cpu().numpy()
-        (own_wave,) = vocoder.sound([codes], [voice], [own_states])
+        (own_wave,) = utterance.vocoder.sound([codes], [voice], [own_states])
         arrays = {"states": own_states, "speaker": np.asarray(voice.voice[SPEAKER_ARRAY], dtype=np.float32).reshape(-1)}
         wave = companion.ask("sound", arrays, folder=folder, checkpoint=str(files.checkpoint.resolve()))["samples"]
         if wave.shape != own_wave.shape:
