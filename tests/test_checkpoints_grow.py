@@ -28,6 +28,7 @@ from tests.support.checkpoint_files import (
     written,
 )
 from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.pickles import PickleDict, is_plain_tree
 from voxgraft.checkpoints.write import GrowthPlan, GrowthProof, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.errors import CheckpointError, FileError, VoxgraftError
 from voxgraft.core.files import compute_sha256
@@ -357,3 +358,17 @@ def test_the_proof_finds_other_rows_names_types_notes_and_torn_aliases(tmp_path:
             assert caught.value.code == "growth-differs", fault
         with open_checkpoint(saved(good, tmp_path / "same.pth")) as new:
             assert verify_growth(old, new, a_plan()).tensors_grown == 3
+
+
+@pytest.mark.parametrize("key", [b"bytes", (1,), 1 << 64, "a" * ((1 << 16) + 1)], ids=["bytes", "tuple", "int", "text"])
+def test_a_tree_is_plain_only_if_every_key_and_value_is_small_and_has_no_attributes(key: Any) -> None:
+    def tree(*pairs: tuple[Any, Any]) -> PickleDict:
+        return PickleDict(entries=dict(pairs))
+
+    usual = ("version", [1, (None, True, 0.5)]), ("", tree())
+    assert is_plain_tree(tree(*usual))
+    assert not is_plain_tree(tree(*usual, (key, 1)))
+    assert not is_plain_tree(tree((key, 1), *usual))
+    if not isinstance(key, tuple):
+        assert not is_plain_tree(tree(*usual, ("other", [key])))
+    assert not is_plain_tree(tree(*usual, ("other", PickleDict(state=1))))

@@ -15,6 +15,7 @@ from torch import nn
 
 from tests.support.checkpoint_files import bits, saved, speech_model, trainer_extras, values
 from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.load import open_any_checkpoint
 from voxgraft.core.errors import CheckpointError
 
 DTYPES = {
@@ -133,6 +134,21 @@ def test_a_model_dictionary_wins_over_tensors_beside_it(tmp_path: Path) -> None:
         assert checkpoint.wrapper == "model"
 
 
+def test_a_model_wins_over_one_that_lies_deeper(tmp_path: Path) -> None:
+    model = speech_model()
+    path = saved({"student": model, "teacher": {"copy": speech_model()}}, tmp_path / "m.pth")
+    with open_checkpoint(path) as checkpoint:
+        assert (checkpoint.wrapper, list(checkpoint.tensors)) == ("student", list(model))
+        assert [extra.name for extra in checkpoint.extras] == ["teacher"]
+
+
+def test_a_model_that_is_the_whole_file_wins_over_an_average_beside_its_tensors(tmp_path: Path) -> None:
+    model = speech_model()
+    with open_checkpoint(saved({**model, "ema": speech_model()}, tmp_path / "m.pth")) as checkpoint:
+        assert (checkpoint.wrapper, list(checkpoint.tensors)) == (None, list(model))
+        assert [extra.name for extra in checkpoint.extras] == ["ema"]
+
+
 def test_a_missing_name_gets_the_nearest_ones(tmp_path: Path) -> None:
     with open_checkpoint(saved(speech_model(), tmp_path / "m.pth")) as checkpoint:
         with pytest.raises(CheckpointError) as caught:
@@ -148,6 +164,22 @@ def test_the_file_is_known_by_its_bytes_and_not_by_its_name(tmp_path: Path) -> N
         assert checkpoint.format == "safetensors"
     with open_checkpoint(tmp_path / "really_torch.safetensors") as checkpoint:
         assert checkpoint.format == "torch-zip"
+
+
+def test_a_torch_file_from_before_the_archives_is_read_bit_for_bit(tmp_path: Path) -> None:
+    whole = values(6, 4)
+    tensors = {**every_dtype(), "view": whole[2:5], "transposed": whole.T, "parameter": nn.Parameter(values(3))}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in ("U16", "U32", "U64", "F8_E4M3", "F8_E5M2")}
+    torch.save({"model": kept, "step": 3}, tmp_path / "m.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(tmp_path / "m.pt")
+    assert caught.value.code == "checkpoint-legacy"
+    with open_any_checkpoint(tmp_path / "m.pt") as checkpoint:
+        assert checkpoint.format == "torch-legacy"
+        assert list(checkpoint.tensors) == list(kept)
+        for name, tensor in kept.items():
+            assert b"".join(checkpoint.raw(name)) == bits(tensor), name
+        assert [(extra.name, extra.value) for extra in checkpoint.extras] == [("step", 3)]
 
 
 def test_a_file_that_was_written_over_is_read_anew_though_size_and_time_are_the_same(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tests.support.checkpoint_files import (
     written,
 )
 from voxgraft.checkpoints import find_dangerous_globals, open_checkpoint
+from voxgraft.checkpoints.pickles import PERSISTENT_ID, PickleGlobal, PickleObject, TensorParseError, parse_tensor
 from voxgraft.core.errors import VoxgraftError
 
 DATA = bytes(8)
@@ -166,6 +167,7 @@ ZIP_FAULTS = {
     "directory too large": patched(GOOD, b"PK\x05\x06", 12, b"\xff\xff\xff\x7f"),
     "too many entries": patched(GOOD, b"PK\x05\x06", 8, b"\xff\x7f\xff\x7f"),
     "too few entries": patched(GOOD, b"PK\x05\x06", 8, b"\x01\x00\x01\x00"),
+    "bytes behind the directory": GOOD.replace(b"PK\x05\x06", b"1234567PK\x05\x06"),
     "several disks": patched(GOOD, b"PK\x05\x06", 4, b"\x01\x00"),
     "over 4 GiB without saying": patched(GOOD, b"PK\x01\x02", 24, b"\xff\xff\xff\xff", last=True),
 }  # fmt: skip
@@ -202,6 +204,8 @@ TENSOR_FAULTS: dict[str, tuple[str, bytes]] = {
     "pickle of the future": ("torch-pickle", archive(b"\x80\x77}.")),
     "recalls what it never kept": ("torch-pickle", archive(b"\x80\x02h\x07.")),
     "buffers outside": ("torch-pickle", archive(b"\x80\x05\x97.")),
+    "module that is a number": ("torch-pickle", archive(b"\x80\x04K\x05\x8c\x01a\x93.")),
+    "name that is a number": ("torch-pickle", archive(b"\x80\x04\x8c\x01aK\x05\x93.")),
 }
 
 
@@ -209,6 +213,15 @@ TENSOR_FAULTS: dict[str, tuple[str, bytes]] = {
 def test_a_pickle_that_describes_no_readable_tensors_is_refused(fault: str, tmp_path: Path) -> None:
     code, data = TENSOR_FAULTS[fault]
     assert code_of(data, tmp_path / "m.pth") == code
+
+
+def test_the_type_of_an_untyped_storage_is_a_name_and_no_text() -> None:
+    storage = PickleObject(PERSISTENT_ID, ("storage", PickleGlobal("torch.storage", "UntypedStorage"), "0", "cpu", 4))
+    view = (storage, 0, (2,), (1,), False, None)
+    assert parse_tensor("torch._utils._rebuild_tensor_v3", (*view, PickleGlobal("torch", "uint16"))).dtype == "U16"
+    for dtype in ("torch.uint16", None, PickleGlobal("torch", "float32")):
+        with pytest.raises(TensorParseError):
+            parse_tensor("torch._utils._rebuild_tensor_v3", (*view, dtype))
 
 
 @pytest.mark.parametrize(

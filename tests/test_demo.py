@@ -88,7 +88,7 @@ def test_the_notebook_tells_the_story_from_nothing_to_a_report_and_leaves_the_ba
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("voxgraft.demo.command.DemoRunner", BriefKeyboard)
     names, shown = run_notebook({"STEPS": 3, "SENTENCES": 2})
-    assert "bits changed in the base" in capsys.readouterr().out
+    assert "changed weights of the base" in capsys.readouterr().out
     pages = [one._repr_html_() for one in shown if one is not None]
     assert len(pages) == 3
     assert all("<audio" in page for page in pages)

@@ -138,7 +138,7 @@ def test_torchrun_trains_a_run_with_two_processes_and_one_goes_on(run: WholeRun)
     done = torchrun(run)
     assert done.returncode == 0, done.stderr
     assert "cpu, float32, 2 processes" in done.stderr
-    assert done.stdout.count("done, at step 4") == 1
+    assert done.stdout.count("done at step 4") == 1
     assert run.logged() == [1, 2, 3, 4]
     alone = run.train(train_steps=5)
     assert (alone.start, alone.outcome.step) == (4, 5)

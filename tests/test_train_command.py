@@ -181,7 +181,7 @@ def test_a_finished_run_says_so_and_changes_nothing(run: WholeRun) -> None:
     before = {path: path.read_bytes() for path in sorted(run.path.rglob("*")) if path.is_file()}
     result = run.train()
     assert result.exit_code == 0
-    assert "nothing left to train: done, at step 4" in str(result.lines()[0])
+    assert "nothing left to train (done at step 4)" in str(result.lines()[0])
     assert "--train.steps" in str(result.lines()[0])
     after = {path: path.read_bytes() for path in sorted(run.path.rglob("*")) if path.is_file()}
     assert [path for path in after if after[path] != before.get(path)] == []

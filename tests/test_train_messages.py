@@ -57,7 +57,7 @@ def test_flags_that_run_yaml_does_not_have_are_reported_before_and_after(
     _, result, opening = first
     assert set(result.only_now) == set(FLAGS)
     assert result.only_now["train.steps"] == "4"
-    assert "train.steps: 4" in opening["this time"]
+    assert "train.steps: 4" in opening["flags"]
     said = text_of(result)
     assert "for this command only (not in run.yaml): " in said
     assert "train.steps: 4" in said
@@ -92,7 +92,7 @@ def test_two_ways_to_one_file_are_the_same_and_a_run_without_settings_has_none(t
 def test_the_last_lines_say_which_step_the_graft_is(first: tuple[WholeRun, TrainResult, dict[str, str]]) -> None:
     run, result, _ = first
     best = result.outcome.best_state.best_step
-    assert f"graft: {run.folder.graft}, trained up to step {best:,}" in text_of(result)
+    assert f"graft: {run.folder.graft}, with the weights of step {best:,}" in text_of(result)
     assert result.to_json()["graft_step"] == load_graft(run.folder.graft).card.method["trained"]["step"] == best
 
 
@@ -163,4 +163,4 @@ def test_a_journal_without_its_steps_is_not_cut_in_silence(run: WholeRun) -> Non
     error = run.refused("steps-gone")
     assert "the journal has step 4" in error.finding.found
     assert run.logged() == [1, 2, 3, 4]
-    assert opening_of(run, "--fresh")["start"] == "step 0, from the graft's own rows"
+    assert opening_of(run, "--fresh")["start"] == "step 0, from the initial rows of the graft"

@@ -111,14 +111,14 @@ def test_rows_and_trained_numbers_are_those_of_the_saved_step(
     assert (
         f"rows {format_count(counts['rows'])}, adapter {format_count(counts['adapter'])} (rank 4)" in opening["trained"]
     )
-    assert f"total {format_count(sum(counts.values()))} of " in opening["trained"]
+    assert f"in total {format_count(sum(counts.values()))} of " in opening["trained"]
 
 
 def test_the_fixed_bits_are_all_of_the_base(world: World, first: tuple[dict[str, str], TrainResult, Heard]) -> None:
     model = load_model(get_family("chatterbox"), world.files)
     tensors: list[torch.Tensor] = list(model.state_dict().values())
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    assert first[0]["fixed"] == f"every bit of the base, {format_bytes(size)}; compared at every save"
+    assert first[0]["fixed"] == f"all weights of the base, {format_bytes(size)}; verified at every save"
 
 
 def test_device_data_and_a_step_are_said(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
@@ -127,13 +127,11 @@ def test_device_data_and_a_step_are_said(first: tuple[dict[str, str], TrainResul
     assert opening["data"].startswith("40 of 40 clips in train, ")
     assert opening["data"].endswith("held out: am 8 clips")
     clips = next(len(values["clips"]) for kind, step, values in heard.reports if (kind, step) == ("step", 1))
-    assert opening["a step"].startswith(f"900 positions, about {clips} clips, in packs of at most ")
+    assert opening["a step"].startswith(f"900 positions, about {clips} clips, in microbatches of at most ")
     assert opening["rates"] == "rows 1e-3, adapter 1e-3; warm-up 2 steps, then cosine"
-    assert opening["steps"].startswith("3 in total, ")
+    assert opening["steps"].startswith("3 in total (")
     assert [
-        word
-        for word in ("text", "speech", "held out", "text use", "step 0", "chance")
-        if word not in opening["reading"]
+        word for word in ("text", "speech", "held out", "text use", "step 0", "chance") if word not in opening["legend"]
     ] == []
 
 
@@ -143,7 +141,7 @@ def test_memory_is_marked_as_an_estimate_and_time_is_not_guessed(
     opening = first[0]
     assert re.match(r"about [0-9.,]+ [MG]B \(estimate\): program and weights ", opening["memory"])
     assert opening["time"] == "known after 20 steps"
-    assert opening["start"] == "step 0, from the graft's own rows"
+    assert opening["start"] == "step 0, from the initial rows of the graft"
     assert "changed" not in opening
 
 
@@ -178,7 +176,7 @@ def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: Worl
 def test_a_run_that_may_harm_the_base_says_so(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path)
     opening, _, _ = trained(run, verb={"baseline": "masked-finetune", "fresh": True}, steps=1, warmup_steps=0)
-    assert "NOT safe" in opening["run"]
+    assert "for comparison only" in opening["run"]
     assert "NOT fixed: " in opening["fixed"]
     assert re.search(r"\bbody [0-9]", opening["trained"])
 
@@ -206,14 +204,14 @@ def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(w
     assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps (longer than the run): {share}"
     reported = [values["code"] for kind, _, values in heard.reports if kind == "finding"]
     assert "warmup-too-long" in reported
-    passes = re.search(r"1 in total, ([0-9.]+) epochs, ([0-9.]+) in every step", opening["steps"])
+    passes = re.search(r"1 in total \(([0-9.]+) epochs, ([0-9.]+) per step", opening["steps"])
     assert passes is not None
     assert passes[1] == passes[2]
     assert float(passes[1]) > 1
 
 
 def test_few_steps_of_a_pass_are_reported_with_a_decimal(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
-    found = re.search(r"3 in total, ([0-9.]+) epochs, of ([0-9.]+) steps;", first[0]["steps"])
+    found = re.search(r"3 in total \(([0-9.]+) epochs of ([0-9.]+) steps\);", first[0]["steps"])
     assert found is not None
     assert float(found[1]) * float(found[2]) == pytest.approx(3, rel=0.1)
 

@@ -44,7 +44,7 @@ from voxgraft.core import progress
 from voxgraft.training.callbacks import Callback, LogCallback
 from voxgraft.training.trainer import Trainer
 
-OPENING = ["run:       amharic: am onto chatterbox", "base:      t3.safetensors, sha256 0123"]
+OPENING = ["run:       amharic: adds am to chatterbox", "base:      t3.safetensors, sha256 0123"]
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOURS = re.compile(r"\x1b\[[0-9;]*3[0-9]")
 DEADLINE_SECONDS = 60

@@ -83,7 +83,7 @@ class TextMatcher:
         own = sorted(set(SOUND_CLASSES) if by_sound else set("".join(spellings)))
         self.symbols = "".join(own)
         self.numbers = {symbol: number for number, symbol in enumerate(own, 1)}
-        # Which symbols stand for an output of the network; spaces and marks count as blanks.
+        # Which symbols belong to an output of the network; spaces and marks count as blanks.
         self.table = np.zeros((len(written) + 1, len(own) + 1))
         self.table[CTC_BLANK, 0] = 1.0
         for row, spelling in enumerate(spellings, 1):

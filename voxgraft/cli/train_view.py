@@ -171,7 +171,7 @@ class TrainProgress:
             memory.append(f"CUDA {format_bytes(allocated)}" + (f" ({', '.join(more)})" if more else ""))
         found = {
             "speed": f"{speed:,.0f} tokens/s" if speed is not None else "",
-            "pass": f"pass {epoch:,.2f}" if epoch is not None else "",
+            "pass": f"epoch {epoch:,.2f}" if epoch is not None else "",
             "rates": ", ".join(rates),
             "kl": f"{kl:.4f}" if kl is not None else "",
             "memory": f"memory {', '.join(memory)}" if memory else "",
@@ -263,7 +263,7 @@ class TrainView:
             descriptions = []
             for sample in values.get("spoken") or ():
                 marks = [] if sample.get("stopped", True) else ["did not stop"]
-                marks += ["as at step 0"] if sample.get("same_as_step_0") else []
+                marks += ["same as at step 0"] if sample.get("same_as_step_0") else []
                 seconds = as_finite_float(sample.get("seconds"))
                 length = "" if seconds is None else f" {seconds:.1f} s"
                 descriptions.append(f"{sample.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))

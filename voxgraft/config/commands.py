@@ -39,21 +39,26 @@ ComparisonMetric = Literal["phone_error", "cer", "wer", "speech_loss"]
 
 # Settings that several classes have, each defined once: its type, its limits and its help.
 FamilyOfFiles = Annotated[FamilyName | None, Field(description="Model family. Default: detected from the files.")]
-BaseTokenizer = Annotated[Path, Field(description="Tokenizer file of the base, or the folder of the base.")]
+BaseTokenizer = Annotated[
+    Path, Field(description="Folder of the base, its tokenizer file, or tiny for the built-in base.")
+]
 RunWithFlags = Annotated[
-    Path, Field(description="Folder of the run. Flags override its run.yaml for this command and are not saved.")
+    Path, Field(description="Folder of the run. Flags override its run.yaml for this command only.")
 ]
 RunWithSettings = Annotated[Path, Field(description="Folder of the run, with its run.yaml.")]
 OverwriteOutput = Annotated[bool, Field(description="Replace the output if it exists.")]
 ResultVariant = Annotated[
     EvaluatedVariant | None,
-    Field(description="Result of the run to use: graft, merged, or masked-finetune (a baseline). Default: the latest."),
+    Field(
+        description="Training result of the run: graft, merged, or masked-finetune (`train --baseline`). Default: the "
+        "latest."
+    ),
 ]
-SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run, instead of the final result.")]
+SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run to use. Default: the final result.")]
 
 
 class NewSettings(Settings):
-    """First settings of the run. All but RUN can also be set later, in run.yaml."""
+    """First settings of the run. They are written into run.yaml, where you can change them later."""
 
     run: Path
     """Folder of the new run. It must not exist."""
@@ -62,16 +67,16 @@ class NewSettings(Settings):
     family: FamilyOfBase = None
     texts: LanguageTexts = ()
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts for `go` to import. Without --texts, the tokenizer uses their texts."""
+    """Files or folders with recordings and their subtitles or transcripts. `go` imports them."""
     speaker: str | None = None
-    """Speaker name, if all sources have the same speaker. Default: names in the sources, else see --speaker-from."""
+    """Name of the speaker, if there is only one. Default: the names in the sources, else as set by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
-    """Config of another trainer, or a file with its training command. Known settings are copied into run.yaml."""
+    """Config file of another trainer, or a script with its training command. Known settings go into run.yaml."""
 
 
 class UpdateSettings(Settings):
-    """A run with settings of an older version."""
+    """The run to update."""
 
     run: RunWithSettings
 
@@ -88,17 +93,17 @@ class CheckSettings(RunSettings):
     run: Path | None = None
     """Folder of the run. Without it, only the given files are checked."""
     checkpoint: Path | None = None
-    """Extended or trained checkpoint to check against the base and the tokenizer."""
+    """Checkpoint file to compare with the base and the tokenizer, extended or trained by any program."""
     base_config: Path | None = None
-    """Config of the trainer that wrote the checkpoint, or a file with the training command. It is checked, too."""
+    """Config file of another trainer, or a script with its training command. Its sizes and token ids are checked."""
     prepared: Path | None = None
-    """Prepared data of another trainer (text_ids/*.npy). Its text ids are checked."""
+    """Folder with training data of another trainer (text_ids/*.npy). Its text ids are checked."""
     speak: bool = False
-    """Check the base itself: compare its files with the published ones, and speak up to three of its languages."""
+    """Compare the base's files with the published ones, and speak a sentence in up to three of its languages."""
     voice: Path | None = None
-    """With --speak: recording of the voice. Default: the base's own voice, or a recording bundled with voxgraft."""
+    """With --speak: recording of the voice to clone. Default: the base's own voice, else a bundled recording."""
     recognizer: str | None = None
-    """With --speak: recognizer, as in `evaluate`, or none. Default: the first that supports the language."""
+    """With --speak: speech recognizer; values as for `evaluate`. Default: the first that knows the language."""
 
 
 class TrainCommandSettings(RunSettings):
@@ -106,11 +111,11 @@ class TrainCommandSettings(RunSettings):
 
     run: RunWithFlags
     fresh: bool = False
-    """Start over at step 0. Saved steps are moved aside, not deleted."""
+    """Start over at step 0. Saved steps are moved to another folder, not deleted."""
     from_step: int | None = Field(None, ge=0)
-    """Resume from this saved step instead of the newest. Later steps are moved aside, not deleted."""
+    """Saved step to resume from. Default: the newest. Later steps are moved to another folder, not deleted."""
     baseline: BaselineMode | None = None
-    """For comparison only: train all weights at lr_backbone, with the base rows' gradients set to zero."""
+    """For comparison only: train all weights, with the gradients of the base rows set to zero."""
 
 
 class ExtendSettings(Settings):
@@ -119,9 +124,9 @@ class ExtendSettings(Settings):
     checkpoint: Path
     """Checkpoint file to extend (.safetensors, .pt, .pth). It is never changed."""
     tokenizer: Path
-    """Extended tokenizer."""
+    """Tokenizer file that has the new tokens (the extended tokenizer)."""
     base_tokenizer: Path | None = None
-    """Tokenizer of the base, to initialize new rows. The extended one must start with the same tokens."""
+    """Tokenizer file of the base, to initialize new rows. Default: the one in the folder of the checkpoint."""
     family: FamilyName | None = None
     """Model family. Default: detected from the tensors."""
     output: Path
@@ -168,11 +173,11 @@ class TokenizerProveSettings(Settings):
 
     base: BaseTokenizer
     extended: Path
-    """Extended tokenizer file, made by any program."""
+    """Tokenizer file to test, extended by any program."""
     family: FamilyOfFiles = None
     language: NewLanguage = None
     texts: tuple[Path, ...] = ()
-    """Text files of the new language, one sentence per line, to count unknowns and tokens per character."""
+    """Text files of the new language, one sentence per line, to count unknown tokens and tokens per character."""
     proof_texts: ProofTexts = ()
 
 
@@ -180,13 +185,13 @@ class TokenizerShowSettings(Settings):
     """Sentences to tokenize, and the tokenizers."""
 
     text: tuple[str, ...] = Field(min_length=1)
-    """Sentences to tokenize. [en]words[/en] marks words of another language."""
+    """Sentences to tokenize. Mark words of another language: [en]words[/en]."""
     base: BaseTokenizer
     extended: Path | None = None
-    """Extended tokenizer file to compare with the base's."""
+    """Second tokenizer file, to compare with the base's."""
     family: FamilyOfFiles = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of the sentences. Its tag is added if the family uses tags."""
+    """Language of the sentences. If the family uses language tags, the tag is added to the tokens."""
 
 
 class DataTextSettings(Settings):
@@ -199,7 +204,7 @@ class DataTextSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files, one sentence per line."""
     explain: bool = False
-    """Show every change with its rule, and what did not change."""
+    """Show every change with its rule, and everything that no rule could read."""
     fold_homophones: bool = False
     """Amharic: replace letters that sound alike by one letter."""
 
@@ -208,10 +213,10 @@ class ShowSettings(Settings):
     """The base to show."""
 
     base: Path
-    """Folder of a base, folder of a run (its base is shown), or a checkpoint file."""
+    """Folder of a base, a checkpoint file, tiny for the built-in base, or folder of a run (to show its base)."""
     family: FamilyOfFiles = None
     fingerprint: bool = True
-    """Compute the fingerprint, which reads all values (a few seconds for gigabytes)."""
+    """Compute the fingerprint, a hash of all weights. This takes a few seconds for large bases."""
 
 
 class DoctorSettings(Settings):
@@ -236,9 +241,9 @@ class PlotSettings(Settings):
     """The runs to plot."""
 
     runs: tuple[Path, ...] = Field(min_length=1)
-    """Folders of runs, also while they train. With several runs, their held-out losses are compared."""
+    """Folders of runs. With several runs, the chart compares their held-out losses."""
     output: Path | None = None
-    """Name of the PNG and SVG files, without suffix. Default: curves, in the run folder or, for several runs, here."""
+    """Path of the PNG and SVG files, without suffix. Default: RUN/curves; for several runs, curves."""
     overwrite: bool = False
     """Replace existing files. Those in a run folder are always replaced."""
 
@@ -251,42 +256,42 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, a graft or a checkpoint (merged, exported, or another base of the same family)."""
+    """Folder of a run, a graft, or a checkpoint: merged, exported, or another base of the same family."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
     variant: ResultVariant = None
     step: SavedStep = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, if the model does not state it."""
+    """Code of the new language. Needed only if the files of the model do not name it."""
     languages: tuple[str, ...] = ()
     """Base languages to evaluate. Default: all that have sentences."""
     sentences: tuple[Path, ...] = ()
-    """Sentence files named by language: am.txt, am.tsv. Default: built-in sentences, else held-out texts."""
+    """Files of test sentences, named by language: am.txt, am.tsv. Default: built-in sentences, else held-out texts."""
     max_sentences: int = Field(100, ge=2)
     """Maximum number of sentences per language."""
     recognizer: SpeechRecognizer = None
     recordings: Path | None = None
-    """Folder of human recordings (NAME.wav, .mp3 ... with NAME.txt), to report the recognizer's error rate on them."""
+    """Folder of human recordings (NAME.wav with NAME.txt), to measure the recognizer's own error rate."""
     voices: tuple[str, ...] = ()
-    """Voices by name, or audio files. Default: held-out clips of the run, else the base's voices."""
+    """Voices: names, or audio files to clone. Default: held-out clips of the run, else the base's voices."""
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
-    """Name of the evaluation. Its files are in eval/NAME of the run."""
+    """Name of the evaluation. Its results are written to RUN/eval/NAME."""
     output: Path | None = None
-    """New output folder. Required if MODEL is not a run. Default: eval/default in the run, which is replaced."""
+    """New folder for the results. Required if MODEL is not a run. Default: RUN/eval/default, which is replaced."""
     players: int = Field(8, ge=0, le=100)
-    """Number of sentences per language that get audio players in the report."""
+    """Number of sentences per language with audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
     listening_test: bool = False
-    """Write a page on which people compare two systems blindly (A/B test). No scores are computed.
-
-    Default folder: eval/default-listening in the run.
-    """
-    listening_against: str = LISTENING_BASE
-    """System to compare with: base, recordings (held-out clips), or the folder of a model or of WAV files."""
+    """Write a blind listening test (A/B) for several people, instead of a report: RUN/eval/default-listening."""
+    listening_against: str = Field(
+        LISTENING_BASE,
+        description="With --listening-test: system to compare with: base, recordings (held-out clips), or the folder "
+        "of a model or of WAV files.",
+    )
     listening_pairs: int = Field(20, ge=2, le=200)
-    """Number of pairs on the page, shared evenly by the languages."""
+    """With --listening-test: number of A/B pairs. Each language gets an equal share."""
     device: ComputeDevice = None
     precision: ComputePrecision = None
 
@@ -295,9 +300,9 @@ class PreferenceSettings(Settings):
     """A listening test and its answers."""
 
     test: Path
-    """Folder that `evaluate --listening-test` wrote; it contains key.json."""
+    """Folder that `evaluate --listening-test` wrote."""
     answers: tuple[Path, ...] = Field(min_length=1)
-    """JSON files that the page saved, one per rater."""
+    """JSON files that raters saved on the page, one per person."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of the confidence intervals."""
 
@@ -306,13 +311,13 @@ class CompareSettings(Settings):
     """The evaluations to compare."""
 
     runs: tuple[Path, ...] = Field(min_length=1)
-    """Folders of evaluated runs or of single evaluations, or scores.json files."""
+    """Folders of evaluated runs, folders of single evaluations, or scores.json files."""
     name: str = "default"
-    """Name of the evaluation in each run."""
+    """Name of the evaluation to use in each run (RUN/eval/NAME)."""
     measure: ComparisonMetric | None = None
-    """Measure to compare. Default: the first of phone error, letter error and speech loss that all runs have."""
+    """Score to compare. Default: the first of phone_error, cer and speech_loss that all runs have."""
     output: Path = Path("compared")
-    """Name of the PNG and SVG files, without suffix."""
+    """Path of the PNG and SVG files, without suffix."""
     overwrite: bool = False
     """Replace existing files."""
 
@@ -321,36 +326,36 @@ class SpeakSettings(Settings):
     """Texts, model, voice, sampling and output."""
 
     text: tuple[str, ...] = ()
-    """Texts to speak; each is one utterance. [en]words[/en] marks words of another language."""
+    """Texts to speak. Each gives one utterance. Mark words of another language: [en]words[/en]."""
     file: Path | None = None
-    """File with one text per line, or NAME.tsv with the columns text, language, voice, name; - is standard input."""
+    """File with one text per line; - is standard input. A .tsv file has the columns text, language, voice and name."""
     run: Path | None = None
     """Folder of the run to speak with."""
     graft: tuple[Path, ...] = ()
     """Folders of one or more grafts to speak with, all for the same base."""
     base: Path | None = None
-    """Folder of the base. Default: the run's base, else the built-in one if the graft was made for it."""
+    """Folder of the base. Default: the base of the run. Required for grafts, except those of the built-in base."""
     family: FamilyOfBase = None
     variant: ResultVariant = None
     step: SavedStep = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of the texts. It selects tokenizer and adapter. Default: that of the run, or of a single graft."""
+    """Language of the texts. It selects tokenizer and adapter. Default: that of the run or of the only graft."""
     voice: str | None = None
-    """Voice of the base by name, or an audio file to clone. Default: the base's first voice, else a clip of the run."""
+    """Voice: a name, or an audio file to clone. Default: the base's first voice, else a clip of the run."""
     exaggeration: float | None = Field(None, ge=0, le=5)
     """Chatterbox: strength of the emotion."""
     guidance: float | None = None
-    """Chatterbox: weight of classifier-free guidance; 0 disables it."""
+    """Chatterbox: weight of classifier-free guidance (cfg_weight); 0 disables it."""
     emotion: Path | None = None
-    """IndexTTS-2: emotion from an audio file, a vector (.npy), or the weights of eight emotions: 0,0.6,0,0,0,0,0,0."""
+    """IndexTTS-2: emotion, as an audio file, a vector (.npy) or eight weights such as 0,0.6,0,0,0,0,0,0."""
     emotion_weight: float | None = Field(None, ge=0, le=1)
-    """IndexTTS-2: weight of --emotion, from 0 (only the emotion of the voice) to 1 (only --emotion)."""
+    """IndexTTS-2: weight of --emotion, from 0 (use the emotion of the voice) to 1 (use --emotion)."""
     temperature: float | None = None
     """Sampling temperature; 0 is greedy. Default: the family's."""
     top_k: int | None = None
-    """Sample from the k most likely codes; 0: all. Default: the family's."""
+    """Number of most likely codes to sample from; 0: all. Default: the family's."""
     top_p: float | None = None
-    """Sample from the most likely codes with this total probability. Default: the family's."""
+    """Total probability of the most likely codes to sample from. Default: the family's."""
     min_p: float | None = None
     """Minimum probability of a code relative to the most likely one. Default: the family's."""
     repetition_penalty: float | None = None
@@ -358,20 +363,22 @@ class SpeakSettings(Settings):
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling. The same seed gives the same bytes."""
     max_seconds: float | None = Field(None, gt=0)
-    """Maximum length of one segment, in seconds. Default: from the length of its text."""
+    """Maximum length of one sentence, in seconds. Default: estimated from its text."""
     split: bool = True
     """Split long texts into sentences, and long sentences into parts."""
     pause: float = Field(0.3, ge=0, le=10)
-    """Silence after a sentence, in seconds. Between parts of a sentence: half; between paragraphs: double."""
+    """Pause between sentences, in seconds. Pauses inside a sentence are half, pauses between paragraphs double."""
     batch: int = Field(16, ge=1, le=1024)
-    """Number of segments per batch."""
-    output: Path | None = None
-    """Output file (.wav, .flac, .ogg, .mp3), folder, or - (standard output). Default: speech.wav or, for several
-    texts, the folder speech."""
+    """Maximum number of sentences that are decoded together."""
+    output: Path | None = Field(
+        None,
+        description="Audio file (.wav, .flac, .ogg or .mp3), folder, or - for standard output. Default: speech.wav; "
+        "for several texts, the folder speech.",
+    )
     codes: Path | None = None
-    """Write speech codes: NAME.json with all details, or NAME.npy for one utterance."""
+    """File for the speech codes: NAME.json with all details, or NAME.npy for one utterance."""
     latents: bool = False
-    """Also write the language model's latents into NAME.json, as float16: IndexTTS-2's vocoder needs them."""
+    """With --codes NAME.json: also write the latents that IndexTTS-2's vocoder needs, as float16."""
     overwrite: bool = False
     """Replace existing files."""
     device: ComputeDevice = None
@@ -382,32 +389,32 @@ class DemoSettings(Settings):
     """Length of the demo, its folder, and an optional mistake."""
 
     folder: Path | None = None
-    """Folder of the demo. It is replaced every time. Default: demo, or demo-MISTAKE."""
+    """Folder of the demo. Existing results in it are replaced. Default: demo; with --mistake, demo-MISTAKE."""
     minutes: float | None = Field(None, gt=0, le=600)
     """Minutes of training. Default: 560 steps, about 4 minutes on two cores."""
     steps: int | None = Field(None, ge=1)
-    """Training steps, instead of minutes."""
+    """Number of training steps. Set either this or --minutes."""
     max_sentences: int = Field(100, ge=2)
     """Maximum number of evaluation sentences per language."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of all random choices."""
     mistake: DemoMistake | None = None
-    """Reproduce a common fine-tuning mistake and show how it is detected."""
+    """Common fine-tuning mistake to make on purpose. The demo shows how it is detected."""
 
 
 class UiSettings(Settings):
     """Address, folders and password of the web UI."""
 
     roots: tuple[Path, ...] = (Path("."),)
-    """Folders that the web UI may read and write. Commands run in the first."""
+    """Folders that the web UI may read and write. Commands run in the first one."""
     host: str = "127.0.0.1"
     """Address to listen on. An address that other machines can reach requires a password."""
     port: int = Field(7860, ge=1, le=65_535)
     """Port to listen on."""
     names: tuple[str, ...] = ()
-    """Other host names under which the page is opened, for example gpu-box.local or the name of a proxy."""
+    """Further host names by which browsers reach the page, for example gpu-box.local. Others are refused."""
     password_file: Path | None = None
-    """File whose first line is the password. Default: VOXGRAFT_UI_PASSWORD, else a prompt."""
+    """File whose first line is the password. Default: the environment variable VOXGRAFT_UI_PASSWORD, else a prompt."""
     max_upload: int = Field(4096, ge=1, le=1_000_000)
     """Maximum size of an upload, in megabytes."""
     open_browser: bool = False
@@ -418,27 +425,27 @@ class ServeSettings(Settings):
     """Models, voices, address and limits of the server."""
 
     model: tuple[Path, ...] = ()
-    """Runs or grafts (one base, different languages), or an export, or a base. Default: the built-in base."""
+    """Runs or grafts (different languages, the same base), or one export, or a base. Default: the built-in base."""
     base: Path | None = None
-    """Folder of the base. Default: the runs' base, else the built-in one if the grafts were made for it."""
+    """Folder of the base. Default: the base of the runs. Required for grafts, except those of the built-in base."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of a request that states none, if its script does not decide. Default: such requests are refused."""
+    """Language of a request that names none, if its text fits several languages. Default: the request is refused."""
     voices: Path | None = None
-    """Folder with recordings that requests can name as voices: NAME.wav is the voice NAME."""
+    """Folder with recordings to clone: NAME.wav becomes the voice NAME."""
     voice: str | None = None
-    """Voice of requests without one. Default: the first voice."""
+    """Voice of requests that name none. Default: the first voice."""
     host: str = "127.0.0.1"
     """Address to listen on. An API key is required if other machines can reach it."""
     port: int = Field(8000, ge=0, le=65_535)
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on; 0: any free port."""
     names: tuple[str, ...] = ()
-    """Additional host names, for example gpu-box.local or the name of a proxy."""
+    """Further host names by which clients reach the server, for example gpu-box.local. Others are refused."""
     key_file: Path | None = None
-    """File whose first line is the API key. Default: VOXGRAFT_API_KEY."""
+    """File whose first line is the API key. Default: the environment variable VOXGRAFT_API_KEY."""
     batch: int = Field(32, ge=1, le=1024)
     """Maximum number of sentences that are decoded together."""
     queue: int = Field(64, ge=1, le=100_000)
-    """Maximum number of requests in progress. More are refused with status 429."""
+    """Maximum number of requests in progress. Further requests get status 429."""
     max_characters: int = Field(4096, ge=1, le=1_000_000)
     """Maximum length of a text, in characters."""
     max_body: int = Field(256, ge=1, le=1_000_000)
@@ -465,73 +472,78 @@ class DownloadSettings(Settings):
     """The base to download, and its folder."""
 
     name: PublishedBaseName = Field(
-        description=f"{', '.join(PUBLISHED_BASE_NAMES[:-1])} or {PUBLISHED_BASE_NAMES[-1]}."
+        description=f"Name of the base: {', '.join(PUBLISHED_BASE_NAMES[:-1])} or {PUBLISHED_BASE_NAMES[-1]}."
     )
     folder: Path | None = None
     """Folder of the base. Default: models/NAME. Existing files are not downloaded again."""
     optional: bool = False
-    """Also download optional files."""
+    """Download the optional files, too."""
     list_only: bool = False
-    """Only list files, sizes and the licence."""
+    """List files, sizes and the licence, and download nothing."""
     accept_terms: bool = False
-    """Accept a licence for non-commercial use only. Default: asked in a terminal, else not accepted."""
+    """Accept a licence that allows non-commercial use only. Default: you are asked in a terminal."""
 
 
 class CompanionSettings(Settings):
     """The original program, and its environment."""
 
     name: CompanionName
-    """Family whose original program is meant."""
+    """Family of the original program."""
     checkout: Path | None = None
-    """Folder of the program's source code, if it is no package (IndexTTS-2: contains indextts/)."""
+    """IndexTTS-2: folder of its source code, which contains indextts/. The others are installed as packages."""
     python: Path | None = None
-    """Python of the environment. Default: the one that runs voxgraft. 3.11 is known to work."""
+    """Python interpreter of the environment. Default: the one that runs voxgraft. Tested with 3.11."""
     pip_flags: tuple[str, ...] = ()
-    """Flags for pip, each as --pip-flags=FLAG."""
+    """Additional flags for pip, each as --pip-flags=FLAG."""
     environment: Path | None = None
-    """Existing virtual environment to use."""
+    """Existing virtual environment to use instead of a new one."""
     force: bool = False
-    """Create the environment again."""
+    """Delete the environment and create it again."""
 
 
 class ExportSettings(Settings):
     """The model, the target program and the terms."""
 
     model: Path
-    """Folder of a run, or folder of a graft (then --base is required)."""
-    to: ExportKind | None = None
-    """Target: graft (to share), peft, or the original package. Default: graft; after merged training, the package."""
+    """Folder of a run or of a graft. A graft requires --base."""
+    to: ExportKind | None = Field(
+        None,
+        description="Target: graft (to share), peft, or a family (for its original package). Default: graft; in merged "
+        "mode, the family of the base.",
+    )
     drop_in: bool = False
-    """Chatterbox: write a model that the original package loads unchanged. It speaks only the new language."""
+    """Chatterbox: write a model that the original package loads without load.py. It speaks only the new language."""
     parts: ExportParts = "both"
-    """Checkpoints: extended (without adapter, for old languages), merged (with it, for the new language), or both."""
+    """Checkpoints to write. extended: without the adapter, for old languages. merged: with it, for the new language."""
     base: Path | None = None
     """Folder of the base. Default: the run's base."""
     family: FamilyOfBase = None
     dtype: ExportDtype = "base"
-    """Number format: base (all bits are kept) or bf16 (rounded, half the size)."""
+    """Number format: base (as in the base) or bf16 (rounded, half the size)."""
     copy_files: bool = False
-    """Copy unchanged files of the base instead of making hard links."""
+    """Copy unchanged files of the base. Otherwise they are hard links, which need no disk space."""
     output: Path | None = None
-    """Folder of the export. Default: export/NAME in the run."""
+    """Folder of the export. Default: RUN/export/TARGET."""
     overwrite: bool = False
     """Replace the output if it exists. The old one is kept as NAME.previous."""
     data_licence: str | None = Field(None, max_length=2000)
-    """Licence of the recordings and texts. Default: asked in a terminal."""
+    """Licence of the recordings and texts. Default: you are asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
-    """How the speakers consented. Default: asked in a terminal."""
-    accept_terms: bool = False
-    """Accept that the base's licence also applies to the export; a non-commercial licence requires this. Default: asked
-    in a terminal."""
+    """How the speakers consented. Default: you are asked in a terminal."""
+    accept_terms: bool = Field(
+        False,
+        description="Accept that the base's licence also applies to the export. A non-commercial licence requires "
+        "this. Default: you are asked in a terminal.",
+    )
 
 
 class PushSettings(Settings):
-    """The folder to publish, and the target."""
+    """What to publish, and where."""
 
     folder: Path
-    """Folder of a graft or of an export."""
+    """Folder of a graft or of an export to publish."""
     to: str
-    """NAME.zip, or OWNER/NAME of a Hugging Face Hub repository."""
+    """Target: NAME.zip, or OWNER/NAME of a Hugging Face Hub repository."""
     private: bool = True
     """Make a new repository private."""
     overwrite: bool = False
@@ -542,7 +554,7 @@ class PullSettings(Settings):
     """The source, and the output folder."""
 
     source: str
-    """NAME.zip, or OWNER/NAME of a Hugging Face Hub repository."""
+    """Source: NAME.zip, or OWNER/NAME of a Hugging Face Hub repository."""
     folder: Path | None = None
     """Output folder. It must not exist. Default: the name of the file or repository."""
     revision: str | None = None
@@ -554,7 +566,7 @@ WhenChanged = Literal["stop", "fresh", "keep"]
 
 
 class GoSettings(RunSettings):
-    """The run, the stages, and all settings of run.yaml. Flags that are settings of run.yaml are saved there."""
+    """The run, its stages, and all settings of run.yaml. Settings given as flags are saved in run.yaml."""
 
     run: RunWithSettings
     until: StageName | None = None
@@ -562,21 +574,21 @@ class GoSettings(RunSettings):
     dry_run: bool = False
     """Show which stages would run and why, and exit without running."""
     when_changed: WhenChanged = "stop"
-    """If a change requires training to start over: stop, fresh (start over), or keep (keep the trained result)."""
+    """What to do if a change requires new training. stop: end with an error. fresh: start over. keep: do not train."""
     reimport: bool = False
-    """`import`: import changed sources again. Unchanged clips keep their ids and splits."""
+    """Stage import: import changed sources again. Unchanged clips keep their ids and splits."""
     sentences: tuple[Path, ...] = ()
-    """`evaluate`: sentence files named by language: am.txt, am.tsv."""
+    """Stage evaluate: files with test sentences, named by language: am.txt, am.tsv."""
     max_sentences: int = Field(100, ge=2)
-    """`evaluate`: maximum number of sentences per language."""
+    """Stage evaluate: maximum number of sentences per language."""
     to: ExportKind | None = None
-    """`export`: target. Default: graft; with train.mode merged, the format of the base's own package."""
+    """Stage export: target, as for `export`. Default: graft; in merged mode, the family of the base."""
     data_licence: str | None = Field(None, max_length=2000)
-    """`export`: licence of the recordings and texts. Default: asked in a terminal."""
+    """Stage export: licence of the recordings and texts. Default: you are asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
-    """`export`: how the speakers consented. Default: asked in a terminal."""
+    """Stage export: how the speakers consented. Default: you are asked in a terminal."""
     accept_terms: bool = False
-    """`export`: accept that the base's licence also applies to the export. Default: asked in a terminal."""
+    """Stage export: accept that the base's licence also applies to the export. Default: you are asked in a terminal."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -592,17 +604,17 @@ class PrepareSettings(RunSettings):
 
     run: RunWithFlags
     manifest: Path | None = None
-    """Manifest of the clips, or its folder. Default: that of data.dataset."""
+    """Dataset to encode: its folder, or its manifest.jsonl. Default: data.dataset."""
     engine: EngineName = "local"
-    """Engine: local (processes on this machine) or ray (Ray Data, on the cluster at RAY_ADDRESS or this machine)."""
+    """Engine: local (processes on this machine) or ray (Ray Data on the cluster at RAY_ADDRESS, or here)."""
     workers: int | None = Field(None, ge=1, le=4096)
-    """Number of worker processes. Default: one per core if memory allows; one on CUDA."""
+    """Number of worker processes. Default: on the CPU one per core, or fewer if memory is short; on CUDA one."""
     batch_seconds: float = Field(60.0, gt=0, le=3600)
     """Seconds of audio per encoder batch. Clips of a batch have similar lengths."""
     voices: tuple[str, ...] = ()
-    """For bases with fixed voices: SPEAKER=VOICE gives a speaker that voice. Other speakers get the voices in order."""
+    """For bases that cannot clone voices: SPEAKER=VOICE, once per speaker. Other speakers get the voices in turn."""
     device: str | None = None
-    """Device of the encoder: cpu, cuda or cuda:N. Default: cuda if available."""
+    """Device of the encoder: cpu, cuda or cuda:N. Default: cuda if available, else cpu."""
 
 
 RepairName = Literal["rows", "spare", "head", "missing", "grow", "body"]
@@ -614,26 +626,26 @@ class DiagnoseSettings(Settings):
     checkpoint: Path
     """Checkpoint of any trainer (.safetensors, .pt, .pth), a folder with one, or a run. It is never changed."""
     base: Path | None = None
-    """Folder of the base of the checkpoint, or tiny for the built-in one. Default: the run's base."""
+    """Folder of the base that the checkpoint was trained from, or tiny. Default: the base of the run."""
     tokenizer: Path | None = None
     """Extended tokenizer that the checkpoint was trained with."""
     family: FamilyOfBase = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language. With a tokenizer, sentences of the language are checked for unknown tokens."""
+    """Code of the new language. With --tokenizer, sentences of the language are checked for unknown tokens."""
     texts: tuple[Path, ...] = ()
-    """Text files of the new language to check instead of the built-in sentences."""
+    """Text files of the new language to check for unknown tokens. Default: built-in sentences."""
     base_config: Path | None = None
-    """Config of the trainer that wrote the checkpoint, or a file with the training command."""
+    """Config file of the trainer that wrote the checkpoint, or a script with its training command."""
     prepared: Path | None = None
-    """Prepared data that the checkpoint was trained on (text_ids/*.npy, codes/*.npy)."""
+    """Folder with the data that the checkpoint was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True
     """Write the report: report.html, diagnosis.png and diagnosis.json."""
     output: Path | None = None
-    """New folder for the report. Default: diagnosis-NAME in the current folder, for example diagnosis-model.pth."""
+    """New folder for the report. Default: diagnosis-NAME in the current folder; NAME is the name of the checkpoint."""
     overwrite: bool = False
     """Replace the report folder if it exists."""
     listen: bool = False
-    """Also synthesize and transcribe sentences, if the base has a vocoder, and compare phone errors with the base."""
+    """Speak sentences with base and checkpoint, transcribe them, and compare error rates. The base needs a vocoder."""
     max_sentences: int = Field(8, ge=1, le=1000)
     """With --listen: maximum number of sentences per language."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
@@ -652,23 +664,27 @@ class RepairSettings(Settings):
     overwrite: bool = False
     """Replace the output and its report if they exist."""
     tokenizer: Path | None = None
-    """Extended tokenizer, to initialize rows that must be rebuilt. Without it they start from the mean row."""
+    """Extended tokenizer, to compute new initial values of damaged rows. Without it, they get the mean of all rows."""
     family: FamilyOfBase = None
-    only: tuple[RepairName, ...] = ()
-    """Parts to repair: rows, spare, head, missing, grow, body. Default: what `diagnose` names."""
+    only: tuple[RepairName, ...] = Field(
+        (),
+        description="Repairs to make. rows: restore base rows. spare: restore the spare row (IndexTTS-2). head: add "
+        "rows to a head that was not extended. missing: restore lost or broken tensors. grow: add rows for tokens "
+        "without one. body: interpolate the backbone (needs --body or --choose). Default: those that `diagnose` names.",
+    )
     body: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Interpolation weight of the backbone: 0 is the base, 1 is the tuned model."""
+    """Interpolation of the backbone between the base (0) and the checkpoint (1)."""
     choose: bool = False
-    """Choose the value of --body with a recognizer. The base needs a vocoder."""
+    """Choose --body by speech recognition: speak with several values and keep the best. The base needs a vocoder."""
     points: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field((0.0, 0.25, 0.5, 0.75, 1.0), min_length=1)
-    """With --choose: values of --body to try."""
+    """With --choose: values of --body to compare."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """With --choose: code of the new language to speak."""
     max_sentences: int = Field(8, ge=1, le=1000)
-    """With --choose: maximum number of sentences per language at each point."""
+    """With --choose: maximum number of sentences per language and value."""
     worse: float = Field(0.05, ge=0, le=1)
-    """With --choose: maximum increase of an old language's phone error over the base's."""
+    """With --choose: maximum increase of an old language's phone error over the base. 0.05: 5 percentage points."""
     rows: RowSettings = RowSettings()
-    """Rows that are rebuilt."""
+    """Initial values of rows that are rebuilt."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling."""

@@ -21,48 +21,48 @@ WorkerCount = Annotated[int, Field(ge=0, le=256, description="Number of processe
 
 
 class DataImportSettings(Settings):
-    """Recordings with texts, and how they are cut into clips."""
+    """Recordings, their texts, and how to cut them into clips."""
 
     dataset: Path
-    """Folder of the dataset. Clips are added to an existing one."""
+    """Folder of the dataset. If it exists, the clips are added."""
     sources: tuple[Path, ...] = Field(min_length=1)
-    """Folders or files: subtitles with media, metadata.csv, Kaldi, .list, TextGrid, audio with text files, parquet."""
+    """Folders or files to import: subtitles with media, metadata.csv, Kaldi, TextGrid, parquet and others."""
     language: str = Field(pattern=LANGUAGE_PATTERN)
     """Language of the recordings. It selects the text rules."""
     media: Path | None = None
-    """Recording for a single subtitle file, if their names differ."""
+    """Recording that belongs to a single subtitle file, if their names differ."""
     family: FamilyName | None = None
-    """Model family to train, which limits the length of clips."""
+    """Model family that will be trained. It limits the length of clips."""
     rate: int = Field(24_000, ge=8_000, le=96_000)
-    """Sample rate of the clips. 24,000 suits every family."""
+    """Sample rate of the clips, in hertz. 24,000 suits every family."""
     format: AudioFormat = "flac"
     """File format of the clips."""
     encoding: TextEncoding = None
     speaker: str | None = None
-    """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
+    """Name of the speaker, if there is only one. Default: the names in the sources, else as set by --speaker-from."""
     speaker_from: SourceSpeaker = "auto"
     reimport: bool = False
     """Import changed sources again. Unchanged clips keep their ids and splits."""
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Maximum share of lines, or of sources, without a usable clip (0.2 is a fifth). If more, the exit code is 1."""
+    """Maximum share of the lines, or of the sources, that may be unusable. If there are more, the exit code is 1."""
     cut: CutMethod = "pauses"
-    """Clip edges: pauses (move to the nearest pause) or times (as in the subtitles)."""
+    """Places to cut: pauses (at the best pause near the subtitle times) or times (at exactly these times)."""
     activity: VadBackend = "energy"
-    """Voice activity detection: energy, or silero (a neural model, better with loud music)."""
+    """Voice activity detection: energy, or silero (a neural model, for films with loud music)."""
     shortest: float = Field(1.0, gt=0, le=30)
-    """Minimum length in seconds. Shorter subtitles are joined with their neighbours."""
+    """Minimum length of a clip, in seconds. Shorter subtitles are joined with their neighbours."""
     longest: float | None = Field(None, gt=1, le=120)
-    """Maximum length in seconds. Longer clips are split at pauses. Default: 15, or less if the family requires it."""
+    """Maximum length of a clip, in seconds. Longer ones are split at pauses. Default: 15, or less for some families."""
     lead: float = Field(0.10, ge=0, le=1)
-    """Seconds to keep before the first word, if the pause is long enough."""
+    """Silence to keep before the first word, in seconds."""
     tail: float = Field(0.15, ge=0, le=1)
-    """Seconds to keep after the last word."""
+    """Silence to keep after the last word, in seconds."""
     join_gap: float = Field(0.6, ge=0, le=3)
     """Maximum pause, in seconds, over which two subtitles are joined."""
     rolling: bool = True
-    """Remove repeated text of rolling captions."""
+    """Remove repeated lines of rolling captions (automatic captions that show each line twice)."""
     fold_homophones: bool = False
-    """Amharic: replace letters that sound alike by one letter."""
+    """Amharic: write one letter for letters that sound alike."""
     workers: WorkerCount = 0
 
 
@@ -70,7 +70,7 @@ class DataListSettings(Settings):
     """A dataset, or a folder with several."""
 
     folder: Path
-    """Folder of a dataset (lists its recordings), or a folder with datasets."""
+    """Folder of a dataset, to list its recordings; or a folder with datasets, to list them."""
 
 
 class DataInfoSettings(Settings):
@@ -87,7 +87,7 @@ class DataMergeSettings(Settings):
     """The datasets to merge."""
 
     dataset: Path
-    """Folder of the merged dataset. Clips are added to an existing one."""
+    """Folder of the merged dataset. If it exists, the clips are added."""
     sets: tuple[Path, ...] = Field(min_length=1)
     """Folders of the datasets to merge. They are not changed."""
     used_only: bool = False
@@ -99,13 +99,13 @@ class DataRemoveSettings(Settings):
 
     dataset: DatasetFolder
     recording: tuple[str, ...] = ()
-    """Recordings to remove; the name of an imported list means all of its recordings."""
+    """Names of recordings to remove. The name of an imported list means all its recordings."""
     speaker: tuple[str, ...] = ()
-    """Speakers to remove."""
+    """Names of speakers to remove."""
     clip: tuple[str, ...] = ()
     """Ids of clips to remove."""
     missing: bool = False
-    """Remove clips whose audio file is missing."""
+    """Remove all clips whose audio file is missing."""
     yes: bool = False
     """Remove without asking. Required without a terminal."""
 
@@ -115,9 +115,9 @@ class DataSpeakersSettings(Settings):
 
     dataset: DatasetFolder
     voices: Path | None = None
-    """Chatterbox's base folder or ve.safetensors, to separate unlabelled recordings by voice."""
+    """Folder of Chatterbox's base, or its ve.safetensors. Its voice encoder finds the speakers of unnamed clips."""
     rename: tuple[str, ...] = ()
-    """OLD=NEW for each speaker to rename; the same NEW merges speakers."""
+    """Names to change, each as OLD=NEW. Speakers that get the same NEW are merged."""
 
 
 class QualitySettings(Settings):
@@ -128,11 +128,11 @@ class QualitySettings(Settings):
     longest: float = Field(20.0, gt=0)
     """Maximum length of a clip, in seconds."""
     slowest: float | None = Field(None, ge=0)
-    """Minimum letters per second. Below: missing text or long silence. Default: from the clips of the language."""
+    """Minimum letters per second. Slower clips lack text or have long silence. Default: computed from all clips."""
     fastest: float | None = Field(None, gt=0)
-    """Maximum letters per second. Above: text that is not spoken. Default: from the clips of the language."""
+    """Maximum letters per second. Faster clips have text that is not spoken. Default: computed from all clips."""
     silence: float = Field(0.6, gt=0, le=1)
-    """Maximum share of a clip without speech."""
+    """Maximum share of a clip that is not speech."""
     pause: float = Field(2.0, gt=0)
     """Maximum pause inside a clip, in seconds."""
     snr: float = Field(12.0)
@@ -140,13 +140,13 @@ class QualitySettings(Settings):
     clipped: float = Field(0.001, ge=0, le=1)
     """Maximum share of clipped samples."""
     bandwidth: float = Field(5_000.0, ge=0)
-    """Minimum bandwidth in hertz. Telephone speech has 3,400, even if resampled to 24,000 Hz."""
+    """Minimum bandwidth, in hertz. Telephone speech has about 3,400, at any sample rate."""
     script: float = Field(0.6, ge=0, le=1)
-    """Minimum share of letters in the script of the language."""
+    """Minimum share of the letters that are in the script of the language."""
     outlier: float = Field(4.5, gt=0)
-    """Maximum deviation of a clip's pace from its speaker's, in robust standard deviations."""
+    """Maximum difference between the pace of a clip and of its speaker, in robust standard deviations."""
     same_text: int = Field(8, ge=1)
-    """Maximum number of clips in which one speaker says the same sentence."""
+    """Maximum number of clips of one speaker with the same sentence."""
 
 
 class DataReportSettings(Settings):
@@ -155,88 +155,85 @@ class DataReportSettings(Settings):
     dataset: DatasetFolder
     quality: QualitySettings = Field(default_factory=QualitySettings)
     take_back: tuple[str, ...] = ()
-    """Ids of clips to use although they were rejected."""
+    """Ids of rejected clips to use anyway."""
     reject: tuple[str, ...] = ()
     """Ids of clips to reject."""
     voices: Path | None = None
-    """Chatterbox's base folder or ve.safetensors: count voices with its voice encoder. Default: by pitch and timbre."""
+    """Folder of Chatterbox's base, to count voices with its voice encoder. Default: count by pitch and timbre."""
     workers: WorkerCount = 0
 
 
 class DataSplitSettings(Settings):
-    """How to split into training, validation and test. Bad clips are rejected by `voxgraft data report`, not here."""
+    """Shares and units of the split."""
 
     dataset: DatasetFolder
     validation: float = Field(0.05, ge=0, lt=1)
-    """Share of the hours for validation."""
+    """Share of the recorded time for validation."""
     test: float = Field(0.05, ge=0, lt=1)
-    """Share of the hours for testing."""
+    """Share of the recorded time for testing."""
     by: SplitBy = "auto"
-    """Unit of the split: recording, speaker, or part (of a recording). auto: recording, or part if there are few."""
+    """Unit that stays together: recording, speaker, or part of a recording. auto: recording; if there are few, part."""
     seed: int = Field(1, ge=0, le=MAX_SEED)
-    """The same seed gives the same split."""
+    """Seed of the random choice. The same seed gives the same split."""
 
 
 RecognizerName = Annotated[
-    str, Field(description="Recognizer: built-in, whisper:SIZE, whisper:FOLDER, or 'command:PROGRAM ARGUMENTS {wav}'.")
+    str, Field(description="Speech recognizer: built-in, whisper:SIZE, whisper:FOLDER, or 'command:PROGRAM {wav}'.")
 ]
 
 
 class DataVerifySettings(Settings):
-    """The dataset whose texts are compared with a recognizer's transcripts."""
+    """The dataset, the recognizer and the limits."""
 
     dataset: DatasetFolder
     recognizer: RecognizerName = "built-in"
     worst: float = Field(0.1, gt=0, le=1)
-    """Share of the clips in the list of the worst. The list rejects nothing."""
+    """Share of the clips to list: those whose texts fit worst. Listed clips are not rejected."""
     outlier: float = Field(4.5, gt=0)
-    """Disagreement of text and transcript above which a clip is rejected as text-mismatch.
-
-    In robust standard deviations above the median of the clips of its language.
-    """
+    """Maximum difference of text and transcript, in robust standard deviations above the median of the language."""
 
 
 class _RecordingSettings(Settings):
     """Settings that `data align` and `data transcribe` share: how the clips are written."""
 
     language: str = Field(pattern=LANGUAGE_PATTERN)
-    """Language of the recording."""
+    """Language of the recordings."""
     recognizer: RecognizerName = "built-in"
     speaker: str | None = None
-    """Speaker name. Default: the name of the recording."""
+    """Name of the speaker. Default: the name of the recording."""
     family: FamilyName | None = None
-    """Model family to train, which limits the length of clips."""
+    """Model family that will be trained. It limits the length of clips."""
     rate: int = Field(24_000, ge=8_000, le=96_000)
-    """Sample rate of the clips."""
+    """Sample rate of the clips, in hertz."""
     format: AudioFormat = "flac"
     """File format of the clips."""
     shortest: float = Field(1.0, gt=0, le=30)
-    """Minimum length in seconds. Shorter clips are rejected."""
+    """Minimum length of a clip, in seconds. Shorter clips are rejected."""
     longest: float | None = Field(None, gt=1, le=120)
-    """Maximum length in seconds. Longer clips are rejected. Default: 15, or less if the family requires it."""
+    """Maximum length of a clip, in seconds. Longer clips are rejected. Default: 15, or less for some families."""
     workers: WorkerCount = 0
 
 
 class DataAlignSettings(_RecordingSettings):
-    """A recording, its text, and the dataset that gets the sentences."""
+    """The recording, its text, and the dataset for the clips."""
 
     recording: Path
-    """Media file with one reading of the text."""
+    """Audio or video file in which the text is read once."""
     text: Path
-    """Text file. Sentences end at marks such as . ! ? ። and at empty lines."""
+    """Text file. Sentences end at punctuation such as . ! ? ። and at empty lines."""
     dataset: DatasetFolder
     threshold: float = Field(0.55, gt=0, lt=1)
-    """Minimum share of a sentence's sounds that must be recognized at its place. Other sentences are rejected."""
+    """Minimum share of a sentence's sounds that the recognizer must find at its place. Others are rejected."""
     encoding: TextEncoding = None
     lead: float = Field(0.10, ge=0, le=1)
-    """Seconds to keep before the first word."""
+    """Silence to keep before the first word, in seconds."""
     tail: float = Field(0.15, ge=0, le=1)
-    """Seconds to keep after the last word."""
+    """Silence to keep after the last word, in seconds."""
 
 
 class DataTranscribeSettings(_RecordingSettings):
-    """Recordings without texts, and the dataset that gets the transcripts."""
+    """The recordings, and the dataset for the clips."""
 
     dataset: DatasetFolder
     recordings: tuple[Path, ...] = Field(min_length=1)
-    """Media files."""
+    """Audio or video files."""

@@ -49,7 +49,7 @@ LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 # Settings that several classes have, each defined once: its type, its limits and its help.
 BaseFolder = Annotated[
     Path | None,
-    Field(description="Folder of the base as published, or tiny for the built-in one. It is never changed."),
+    Field(description="Folder of the base (the pretrained model), or tiny for the built-in base. It is never changed."),
 ]
 FamilyOfBase = Annotated[FamilyName | None, Field(description="Model family. Default: detected from the base folder.")]
 NewLanguage = Annotated[
@@ -61,15 +61,15 @@ NewLanguage = Annotated[
 LanguageTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Texts of the new language to train its tokenizer on: one sentence per line, or a dataset's "
-        "manifest.jsonl."
+        description="Text files of the new language, to train the tokenizer on: one sentence per line, or the "
+        "manifest.jsonl of a dataset."
     ),
 ]
 ProofTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Your own texts of base languages (en.txt, fr.txt ...) to verify the tokenizer with, "
-        "in addition to the built-in corpus."
+        description="Text files of base languages (en.txt, fr.txt ...), to test that the tokenizer encodes them as "
+        "before. They are tested in addition to the built-in sentences."
     ),
 ]
 ComputeDevice = Annotated[
@@ -84,20 +84,23 @@ ComputePrecision = Annotated[
 SpeechRecognizer = Annotated[
     str | None,
     Field(
-        description="Recognizer: built-in, whisper:SIZE, whisper:FOLDER, 'command:PROGRAM {wav}', none. "
-        "Default: chosen by language."
+        description="Speech recognizer: built-in, whisper:SIZE, whisper:FOLDER, 'command:PROGRAM {wav}' or none. "
+        "Default: built-in if it knows the language, else an installed Whisper, else none."
     ),
 ]
 TextEncoding = Annotated[
     str | None,
-    Field(description="Encoding of text files that are neither UTF-8 nor marked as UTF-16, for example windows-1252."),
+    Field(
+        description="Encoding of the text files, for example windows-1252. Default: UTF-8, or UTF-16 and UTF-32 with a "
+        "byte-order mark."
+    ),
 ]
 SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
-        description="What counts as one speaker if the sources have no names. auto depends on the "
-        "source: each recording with subtitles, each transcript list or each folder of clips. Or always: folder, "
-        "recording (with all clips cut from it), or file (an audio file)."
+        description="How to tell speakers apart if the sources do not name them. folder: each folder is one speaker. "
+        "file: each audio file is one speaker. recording: clips that come from the same recording have one speaker. "
+        "auto: one speaker for each recording with subtitles, each transcript list and each folder of clips."
     ),
 ]
 
@@ -106,22 +109,22 @@ class VocabularySettings(Settings):
     """How the new tokens are trained."""
 
     pieces: int = Field(1000, ge=0, le=20_000)
-    """Maximum number of multi-character tokens to add. Single characters do not count."""
+    """Maximum number of new tokens with several characters. Single characters are added as well and do not count."""
     min_count: int = Field(5, ge=2)
     """Minimum number of occurrences of a new token in the texts."""
     max_piece_characters: int = Field(12, ge=2, le=32)
     """Maximum length of a new token, in characters."""
     normalise: bool = True
-    """Normalize text of the new language in training and synthesis: numbers as words, plain punctuation."""
+    """Normalize text of the new language: write numbers as words, and use plain punctuation."""
     fold_homophones: bool = False
-    """Amharic: replace letters that sound alike by one letter, in training and synthesis."""
+    """Amharic: write one letter for letters that sound alike, in training and in synthesis."""
 
 
 class TokenizerSettings(VocabularySettings):
     """Tokenizer of the new language: how it is trained, or an existing file."""
 
     file: Path | None = None
-    """Extended tokenizer file, made by any program; it is verified before use. Default: `graft` trains one."""
+    """Tokenizer that already has the new tokens. It is verified before use. Default: `graft` trains one."""
 
 
 class RowSettings(Settings):
@@ -129,49 +132,52 @@ class RowSettings(Settings):
 
     init: RowInit = Field(
         "romanised",
-        description="Initial value. romanised: mean of the base rows for the token's Latin spelling; script-mean: mean "
-        "of the base's letters in the same script, or of all its letters if it lacks that script; mean: mean of all "
-        "base rows; random: noise with the mean and spread of the base rows.",
+        description="Initial value of a new row. romanised: mean of the base rows for the token's Latin spelling. "
+        "script-mean: mean of the base's letters in the same script; if it has none, of all its letters. mean: mean of "
+        "all base rows. random: noise with the mean and standard deviation of the base rows.",
     )
     noise: float = Field(0.05, ge=0, le=1)
-    """Noise added to each new row, as a fraction of the base rows' standard deviation; makes all rows different."""
+    """Noise that makes new rows differ, as a fraction of the standard deviation of the base rows."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of the noise."""
 
 
 class DataSettings(Settings):
-    """Where recordings, clips and prepared clips are."""
+    """Recordings, clips, and clips encoded for training (prepared clips)."""
 
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts that `go` imports. Default: none (use `data import`)."""
+    """Files or folders that `go` imports: recordings with subtitles or transcripts. Default: none."""
     speaker: str | None = None
-    """Speaker name, if all sources have the same speaker. Default: names in the sources, else see speaker_from."""
+    """Name of the speaker, if there is only one. Default: the names in the sources, else as set by speaker_from."""
     speaker_from: SourceSpeaker = "auto"
     encoding: TextEncoding = None
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Maximum share of lines, or of sources, that an import may leave out. If more are unusable, it is an error."""
+    """Maximum share of the lines, or of the sources, that may be unusable. If there are more, the import fails."""
     dataset: Path | None = None
-    """Folder of the clips. `go` imports into it; `prepare`, and `graft` without texts, read it. Default: RUN/data."""
+    """Dataset folder of the run: manifest.jsonl and clips. Default: RUN/data."""
     train: tuple[Path, ...] = ()
-    """Prepared training clips of the new language (folders). Default: data/train in the run folder."""
+    """Folders with prepared training clips of the new language. Default: RUN/data/train."""
     valid: tuple[Path, ...] = ()
-    """Prepared held-out clips of the new language (folders). Default: data/valid in the run folder."""
+    """Folders with prepared held-out clips of the new language. Default: RUN/data/valid."""
     replay: tuple[Path, ...] = ()
-    """Merged mode: prepared training clips of base languages (folders), so that the model does not forget them."""
+    """Merged mode: replay data: folders with prepared clips of base languages, which the model must not forget."""
     replay_valid: tuple[Path, ...] = ()
-    """Prepared held-out clips of base languages (folders), to measure retention."""
-    replay_texts: tuple[Path, ...] = ()
-    """Texts of base languages (en.txt, fr.txt ...) that the base speaks as replay. Default: built-in texts."""
+    """Folders with prepared held-out clips of base languages, to measure how much the model forgets."""
+    replay_texts: tuple[Path, ...] = Field(
+        (),
+        description="Text files of base languages (en.txt, fr.txt ...). The base speaks them, and this speech is the "
+        "replay data. Default: built-in sentences.",
+    )
     self_replay: int | None = Field(None, ge=0)
-    """Number of utterances that the base speaks as replay. Default: 400 in merged mode without other replay."""
+    """Number of sentences that the base speaks as replay data. Default: 400 in merged mode without data.replay."""
     replay_share: float = Field(0.25, gt=0, lt=1)
-    """Share of replay in every step."""
+    """Share of replay data in every step."""
     min_prompt_seconds: float = Field(3.0, ge=0)
-    """Minimum length of voice prompts (other clips of the same speaker), if there are clips that long."""
+    """Minimum length of voice prompts, in seconds, for speakers with a clip that long."""
     allow_overlap: bool = False
-    """Train even if held-out clips are also in a training set. The held-out loss is then too good."""
+    """Train even if held-out clips are also training clips. The held-out loss is then too low to be trusted."""
     single_clip_speakers: SingleClipPolicy = "leave-out"
-    """Speakers with a single clip: leave-out, or own (the clip is its own prompt; the model may learn to copy it)."""
+    """Speakers with a single clip. leave-out: do not train on it. own: use it as its own prompt (may teach copying)."""
 
 
 _OPTIONS, _INTERVALS = TrainOptions(), TrainIntervals()
@@ -183,18 +189,18 @@ def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
     families: dict[float, list[str]] = {}
     for name, facts in FAMILIES.items():
         families.setdefault(facts.loss_weights[part == "speech"], []).append(name)
-    defaults = ", ".join(f"{weight:g} for {' and '.join(names)}" for weight, names in families.items())
+    defaults = "; ".join(f"{weight:g} for {', '.join(names)}" for weight, names in families.items())
     return f"Weight of the {part} loss. Default: {defaults}."
 
 
 class TrainSettings(Settings):
-    """Training. For tiny, `new` sets fewer steps and smaller batches than the defaults."""
+    """Training. For tiny, `new` writes fewer steps and smaller batches into run.yaml."""
 
     mode: TrainMode = Field(
         "gated",
-        description="What is trained. gated: new rows and an adapter that runs only for the new language. merged: the "
-        "same, but the adapter is merged into the weights and acts on all languages, so old ones can change. "
-        "rows-only: new rows only.",
+        description="Training mode. gated: train new rows, and an adapter that runs for the new language only. merged: "
+        "train the same, but the adapter becomes part of the weights, so old languages can change. rows-only: train "
+        "new rows only.",
     )
     full_backbone: bool = _OPTIONS.full_backbone
     """Merged mode: train the whole backbone instead of an adapter."""
@@ -209,71 +215,75 @@ class TrainSettings(Settings):
     lr_backbone: float = Field(_OPTIONS.lr_backbone, gt=0)
     """Learning rate of the backbone (merged mode with full_backbone only)."""
     weight_decay: float = Field(_OPTIONS.weight_decay, ge=0, lt=1)
-    """Weight decay of adapter and backbone. New rows are not decayed, base rows are never in the optimizer."""
+    """Weight decay of adapter and backbone. It does not apply to embedding rows."""
     max_grad_norm: float = Field(_OPTIONS.max_grad_norm, ge=0)
     """Maximum gradient norm per parameter group (rows, adapter, backbone); 0 disables clipping."""
     schedule: LRSchedule = _OPTIONS.schedule
-    """Learning rate schedule after the warm-up: cosine, linear, constant."""
+    """Learning rate schedule after the warm-up: cosine, linear or constant."""
     warmup_steps: int = Field(_OPTIONS.warmup_steps, ge=0)
     """Number of warm-up steps."""
     min_lr_ratio: float = Field(_OPTIONS.min_lr_ratio, ge=0, le=1)
     """Final learning rate as a fraction of the peak."""
     steps: int | None = Field(None, ge=1)
-    """Number of optimizer steps. Default: 10,000 (`new` writes 300 for tiny), or as set by epochs."""
+    """Number of optimizer steps. Default: 10,000, or as set by epochs. For tiny, `new` sets 300."""
     epochs: float | None = Field(None, gt=0)
-    """Number of passes over the training clips, instead of steps."""
+    """Number of passes over the training clips. Set either this or steps."""
     batch_tokens: int = Field(_OPTIONS.batch_tokens, ge=64)
     """Tokens (conditioning, text and speech) per optimizer step."""
     microbatch_tokens: int | None = Field(None, ge=64)
-    """Tokens per forward pass. Default: as many as fit into memory, up to batch_tokens."""
+    """Maximum number of tokens per forward pass. Default: as many as fit into memory, up to batch_tokens."""
     text_weight: float | None = Field(None, ge=0, description=_describe_loss_weight("text"))
     speech_weight: float | None = Field(None, ge=0, description=_describe_loss_weight("speech"))
     text_dropout: float | None = Field(None, ge=0, lt=1)
-    """Share of samples trained without text, for classifier-free guidance. Default: 0.1 where the family uses it."""
+    """Share of samples trained without text. Default: 0.1 if the family uses classifier-free guidance, else 0."""
     emotion_from: EmotionSource = _OPTIONS.emotion_from
-    """Source of the emotion vector (indextts2): target or prompt."""
+    """IndexTTS-2: source of the emotion vector: target (the clip to speak) or prompt (the clip with the voice)."""
     seed: int = Field(_OPTIONS.seed, ge=0, le=MAX_SEED)
     """Seed of all random choices: data order, prompts, text dropout, adapter initialization."""
     device: ComputeDevice = None
     precision: ComputePrecision = None
     gradient_checkpointing: bool = _OPTIONS.gradient_checkpointing
-    """Recompute activations in the backward pass: less memory, slower."""
+    """Recompute activations in the backward pass. This needs less memory and is slower."""
     compile: bool | None = None
-    """Compile the backbone with torch.compile. Default: on CUDA."""
+    """Compile the backbone with torch.compile: true or false. Default: true on CUDA, else false."""
     deterministic: bool = _OPTIONS.deterministic
-    """Use deterministic kernels, so that a resumed run on CUDA gives the same bits."""
+    """Use deterministic kernels. On CUDA, a resumed run then gives exactly the same weights as one without a break."""
     log_every: int = Field(_INTERVALS.log_every, ge=1)
-    """Write a line to journal.jsonl every N steps."""
+    """Number of steps between lines in journal.jsonl."""
     tensorboard: bool = True
-    """Write event files for TensorBoard into tensorboard/ of the run."""
+    """Write event files for TensorBoard into RUN/tensorboard."""
     valid_every: int = Field(_INTERVALS.valid_every, ge=1)
-    """Validate every N steps."""
+    """Number of steps between validations."""
     save_every: int = Field(_INTERVALS.save_every, ge=1)
-    """Save every N steps."""
+    """Number of steps between saved steps."""
     sample_every: int = Field(_INTERVALS.sample_every, ge=1)
-    """Synthesize samples every N steps."""
+    """Number of steps between audio samples."""
     sample_texts: tuple[str, ...] = ()
-    """Sentences to sample during training, as LANGUAGE:TEXT. Default: one in the new language, two in old ones."""
+    """Sentences of the audio samples, each as LANGUAGE:TEXT. Default: one in the new language, two in old ones."""
     sample_sound: bool = True
-    """Also write samples as WAV files if the base has a vocoder."""
-    listen_every: int = Field(_INTERVALS.listen_every, ge=0)
-    """Synthesize and transcribe 16 held-out sentences every N steps to choose the best step; 0 disables it."""
+    """Write the samples as WAV files, too, if the base has a vocoder. Otherwise only their codes are written."""
+    listen_every: int = Field(
+        _INTERVALS.listen_every,
+        ge=0,
+        description="Number of steps between tests that speak and transcribe 16 held-out sentences; 0: no tests. The "
+        "step with the lowest error rate becomes the best step.",
+    )
     recognizer: str | None = None
-    """Recognizer for listen_every, as in `evaluate`. Default: built-in, for languages that it knows."""
+    """Speech recognizer for listen_every; values as for `evaluate`. Default: built-in if it knows the language."""
     keep_last: int = Field(_INTERVALS.keep_last, ge=1)
-    """Number of latest saved steps to keep, besides the first and the best."""
+    """Number of saved steps to keep: the latest ones. The first and the best step are kept as well."""
     patience: int = Field(_INTERVALS.patience, ge=0)
-    """Validations without improvement before training stops; 0 disables early stopping."""
+    """Number of validations without improvement after which training stops; 0 disables early stopping."""
     min_delta: float = Field(_INTERVALS.min_delta, ge=0)
-    """Minimum decrease of the validation loss that counts as an improvement."""
+    """Minimum decrease of the validation loss that counts as an improvement, for train.patience."""
     min_steps: int = Field(_INTERVALS.min_steps, ge=0)
     """First step at which early stopping may happen."""
     kl_weight: float = Field(_OPTIONS.kl_weight, ge=0)
-    """Merged mode: weight of the KL divergence from the base on replay."""
+    """Merged mode: weight of the KL divergence from the base, measured on replay data."""
     retention_bound: float | None = Field(0.05, gt=0)
-    """Merged mode: stop training when the validation loss of a base language has risen by more than this share."""
+    """Merged mode: maximum increase of a base language's validation loss (0.05: 5 %). Beyond it, training stops."""
     interpolate: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
-    """Merged mode: interpolated weights to try at the end, from 0 (base) to 1 (trained). The best one is kept."""
+    """Merged mode: mixtures of base (0) and trained model (1) to validate after training. The best one is kept."""
 
 
 class EvaluationSettings(Settings):

@@ -407,8 +407,8 @@ class DataImportResult:
             lines.append(f"{pluralize(len(names), 'speaker')} for {clips} ({why}): named {shown}")
         if by:
             lines.append(
-                "to change this: --speaker NAME for one person, or --speaker-from folder, recording or file; "
-                "add --reimport if the clips were imported before (in run.yaml: data.speaker, data.speaker_from)"
+                "to change the speakers: --speaker NAME (one person), or --speaker-from folder, recording or file, "
+                "each with --reimport for imported clips (in run.yaml: data.speaker, data.speaker_from)"
             )
         if self.source_results or self.problems:
             # Whole paths: every list may be called metadata.csv.

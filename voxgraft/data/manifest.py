@@ -153,7 +153,7 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
         except VoxgraftError as error:
             found = f"line {number} is not valid JSON: {error.finding.found.removeprefix('line 1, ')}"
             expected = json.dumps({MANIFEST_HEADER_KEY: MANIFEST_VERSION})
-            # A line of JSON that was damaged is probably from a manifest of ours.
+            # A line of JSON that was damaged is probably from a manifest that voxgraft wrote.
             cure = f"write {expected} as the first line, or restore the file." if first.startswith("{") else ""
             raise FileError("manifest-unknown", found, expected=expected, where=path, cure=cure) from None
     version = header.get(MANIFEST_HEADER_KEY) if isinstance(header, dict) else None

@@ -385,10 +385,10 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
         near = f"{less} minutes gave {worse} % phone error, {more} minutes {better} %."
     return [
         f"You have {format_length(summary.seconds)} by {pluralize(len(summary.speakers), 'speaker')}. {near}",
-        f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
-        "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
-        "Not measured: how much human speech the published bases need. Other projects report "
-        "8 hours (one user, a language close to a known one), 26 hours (with an adapter), and 100 to 1,000 hours.",
+        f"Phone error by minutes of speech: {table}. This was measured with the tiny base, Amharic in synthetic voices "
+        "and 800 steps. Other bases and human voices need more.",
+        "How much speech the published bases need was not measured. Other projects report 8 hours (one user, a "
+        "language close to a known one), 26 hours (with an adapter), and 100 to 1,000 hours.",
     ]
 
 
@@ -567,7 +567,7 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
     if reviewed := summary.review_line():
         lines.append(reviewed)
     paces = (f"{language} {low:g} to {high:g}" for language, (low, high) in values["letters_per_second"].items())
-    lines.append(f"letters per second, limits from the clips: {', '.join(paces)}")
+    lines.append(f"limits for letters per second: {', '.join(paces)}")
     if missing:
         lines.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
     ahead = tuple(
@@ -580,6 +580,12 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         )
         for one in estimates
     )
-    heads = ("family", "steps per epoch", "H200 hours, 10,000 steps", "disk for sets, MB (peak)", "too long")
+    heads = (
+        "family",
+        "steps per epoch",
+        "hours on an H200, 10,000 steps",
+        "encoded clips, MB (peak)",
+        "clips too long",
+    )
     lines += [Table(heads, ahead), *describe_measured_results(summary), f"page with players: {page}"]
     return SimpleResult(values, tuple(lines), int(bool(missing)))

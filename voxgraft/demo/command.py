@@ -236,7 +236,7 @@ def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[L
     if (change := evaluation.change) is not None:
         values = f"{change['changed']:,} of {change['total']:,} values differ" if change["changed"] else "0"
         style = "bold red" if change["changed"] else "bold green"
-        facts.append(("bits changed in the base", style_line((values, style))))
+        facts.append(("changed weights of the base", style_line((values, style))))
     return [table, Table(("what", "found"), tuple(facts)), f"report: {found.folder / EVALUATION_REPORT_NAME}"]
 
 
@@ -524,7 +524,7 @@ class DemoRunner:
         minutes = sum(len(clip.codes) for clip in train_set) / self.family.code_hz / 60
         names = ", ".join(path.name.removeprefix("valid-") for path in old)
         found = f"{minutes:.0f} min of Amharic in {len(train_set):,} clips, {len(held_out):,} held out; also {names}"
-        self.chapter("the bundled speech, as sets of this run", [found])
+        self.chapter("the bundled speech, encoded for this run", [found])
         self.edit({"data": {"replay_valid": [str(path.relative_to(self.run.path)) for path in old]}})
 
     @property

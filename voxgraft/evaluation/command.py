@@ -144,7 +144,7 @@ class EvaluateResult:
         lines: list[Line] = [Table(tuple(columns), tuple(rows))]
         recognizer = self.document["listener"]
         if recognizer["name"] is not None:
-            lines.append(f"recognizer: {recognizer['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
+            lines.append(f"recognizer: {recognizer['name']}; 95 % confidence intervals are in {SCORES_NAME}")
         if recognizer["why"]:
             why = (f"no recognizer for {self.document['language'] or 'these languages'}: ", "bold")
             lines += [style_line(why, str(recognizer["why"])), str(recognizer["how"])]
@@ -183,7 +183,7 @@ class EvaluationSubject:
 
 
 def evaluate(settings: EvaluateSettings) -> EvaluateResult | ListeningTestResult:
-    """Compare a run, a graft, a merged model or a checkpoint with its base, by measurements or by ear."""
+    """Compare a run, a graft, a merged model or a checkpoint with its base, by measurements or in a listening test."""
     if settings.listening_against != LISTENING_BASE and not settings.listening_test:
         found = "--listening-against is given without --listening-test"
         raise ConfigError("config-value", found, expected="both, for a listening test, or neither, for scores")

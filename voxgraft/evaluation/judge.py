@@ -62,7 +62,7 @@ MIN_SIMILARITY_SECONDS = 0.5
 WHO_BEFORE, WHO_AFTER, WHO_SHUFFLED, WHO_ORIGINAL = "before", "after", "shuffled", "original"
 WHO_RECORDINGS, WHO_CODEC = "recordings", "codec"
 GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "given recordings", "original recordings of the sentences"
-CONTROL_TITLE = "control: compared with other sentences"
+CONTROL_TITLE = "control: texts of other sentences"
 NEW_LANGUAGE_KL_REASON = "the base is compared only in its own languages"
 # What one system said in one language; no waves without a vocoder, nothing heard without a recognizer.
 SystemSpeech = tuple[Sequence[SpokenSentence], Sequence[Wave] | None, Sequence[Transcript] | None]

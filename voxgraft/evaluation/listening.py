@@ -48,7 +48,7 @@ RECORDINGS_SYSTEM = "recordings"
 TARGET_RMS, MAX_PEAK = 0.06, 0.98
 # Frames quieter than the loudest by more than this are silence; it is cut at both ends, since it differs by system.
 FRAME_SECONDS, SILENCE_DB, MARGIN_SECONDS = 0.02, 45.0, 0.1
-# What a native speaker checks by ear: key in the answers, and the words on the page.
+# What a native speaker listens for: key in the answers, and the words on the page.
 FAULTS = {
     "sounds": "a letter has a wrong sound",
     "stress": "stress, tone or length is wrong",
@@ -60,7 +60,7 @@ FAULTS = {
 CONFIDENCE = 0.95
 # With fewer raters, the spread between raters is hardly known.
 FEW_RATERS = 5
-# Rows are raters, columns are pairs: 1 prefers the first system, -1 the second, 0 hears no difference, NaN: no answer.
+# Rows are raters, columns are pairs: 1 prefers the first system, -1 the second, 0 neither, NaN: no answer.
 Votes = NDArray[np.float64]
 
 
@@ -191,7 +191,7 @@ def _make_pairs(
         elif person is not None and not person.any():
             reasons.append("its recording is silent")
         elif np.array_equal(waves[0], waves[1]):
-            reasons.append(f"both are the same sound in {language}")
+            reasons.append(f"both systems sound the same in {language}")
         else:
             # With recordings as a system, the original is one of the two and no reference.
             shown = level_speech(person, rate) if person is not None and len(spoken) == 2 else None

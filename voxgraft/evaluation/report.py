@@ -180,7 +180,7 @@ def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
     if name is None:
         return ChecklistItem("speaks", question, "unknown", f"not transcribed: {now.score('cer').why}")
     own = now.score(name)
-    titles = {WHO_BEFORE: "the base without the graft", WHO_SHUFFLED: "compared with other sentences"}
+    titles = {WHO_BEFORE: "the base without the graft", WHO_SHUFFLED: "compared with texts of other sentences"}
     controls = [row for row in found.rows if row.language == now.language and row.who in titles]
     known = {row.who: row.score(name) for row in controls if row.score(name).low is not None}
     # Beyond chance: the two intervals do not overlap.
@@ -218,9 +218,9 @@ def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
     use, fit = now.score("text_use"), now.score("length_fit")
     reads = use.why
     if use.value is not None:
-        reads = f"another sentence's text makes held-out speech {use.value:.3f} nats per code less likely"
+        reads = f"with another sentence's text, the loss on held-out speech changes by {use.value:+.3f} nats per code"
     if fit.value is not None:
-        reads += f"; its length follows that of the text with a correlation of {fit.value:.2f}"
+        reads += f"; the correlation of spoken length and text length is {fit.value:.2f}"
 
     runaway, cut = now.score("runaway"), now.score("cut")
     ends = f"{format_score('runaway', runaway)} did not stop, {format_score('cut', cut)} were cut off"

@@ -133,7 +133,7 @@ def synthesize_sentences(
             requests[index] = request
     # A new engine for every call: inside training its memory must be given back.
     engine = SynthesisEngine(system.model, sampling, set_gate=system.set_gate_for, latents=latents)
-    results = engine.run(list(requests.values()), f"{label} speaks")
+    results = engine.run(list(requests.values()), f"speaking with {label}")
     for index, result in zip(requests, results, strict=True):
         seconds = len(result.codes) / family.code_hz
         utterances[index] = replace(utterances[index], codes=result.codes, stopped=result.ended, latents=result.latents)

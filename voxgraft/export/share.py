@@ -118,11 +118,11 @@ class ShareTerms:
 
     def lines(self) -> list[str]:
         """For a README."""
-        accepted = "accepted and passed on" if self.accepted else "**not stated**"
+        accepted = "accepted; they also apply to this folder" if self.accepted else "**not accepted**"
         return [
             "## Terms",
             "",
-            f"- Of the base, {accepted}: {self.base}",
+            f"- Terms of the base ({accepted}): {self.base}",
             f"- Licence of the recordings and texts: {self.data_licence or f'**{NOT_STATED}**'}",
             f"- Consent of the speakers: {self.consent or f'**{NOT_STATED}**'}",
             *([] if not self.missing_flags else ["", "Clarify what is not stated before you share this."]),
@@ -191,7 +191,7 @@ class SharedFolder:
     def lines(self) -> list[Line]:
         about = self.kind + (f" of {self.language}" if self.language else "")
         about += f" for {self.family}" if self.family else ""
-        where = f"{'sent to' if self.is_sent else 'in'} {self.place}"
+        where = f"{'written to' if self.is_sent else 'in'} {self.place}"
         lines: list[Line] = [f"{about}, {self.num_bytes / 1e6:,.1f} MB: {where}"]
         if not self.is_sent and self.kind == "graft":
             lines.append(f"speak with it: voxgraft speak TEXT --graft {self.place} --base BASE ({self.base})")

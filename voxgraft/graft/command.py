@@ -101,7 +101,7 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
     """What a language adds, for people."""
     entry = find_exemplar(additions.language)
     name = entry.name if entry else additions.language
-    lines: list[Line] = [f"{name}: {pluralize(len(texts.sentences), 'sentence')}"]
+    lines: list[Line] = [f"texts in {name}: {pluralize(len(texts.sentences), 'sentence')}"]
     lines += [line for item in check_text_language(additions.language, texts.sentences) for line in item.lines()]
     if texts.repeated or texts.renormalized:
         lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalized:,} converted to NFC")
@@ -110,9 +110,10 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
         lines.append(f"  the base already has every letter of {name}; added: {tag}")
         lines.append("  this is fine: its text is encoded with the base's own tokens")
     else:
-        scripts = f" (all of {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
+        scripts = f" (all of the script {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
         tag = f", the tag {additions.tag}" if additions.tag else ""
-        lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} tokens{tag}")
+        longer = f"{len(additions.merges):,} tokens of several characters"
+        lines.append(f"  added: {len(additions.characters):,} characters{scripts}, {longer}{tag}")
         # Why a language adds so little, as one in Latin script does, where the base has most of its letters.
         letters = {sign for text in texts.sentences for sign in text.lower() if sign.isalpha()}
         known = len(letters - {sign.lower() for sign in (*plan.new, *plan.left_unknown)})

@@ -28,7 +28,7 @@ from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_file, is_folder, path_exists
-from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, format_names, style_line
+from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, format_names, pluralize, style_line
 from voxgraft.core.run import RUN_FILE
 from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
 from voxgraft.models import (
@@ -143,7 +143,7 @@ class BaseReport:
             style = "green" if file["there"] else "yellow" if file["needed_for"] else ""
             state = style_line(("exists" if file["there"] else "missing", style))
             file_rows.append((file["name"], state, ", ".join(file["needed_for"]) or "optional", file["what"]))
-        lines.append(Table(("file", "", "needed for", "what it is"), tuple(file_rows)))
+        lines.append(Table(("file", "state", "needed for", "what it is"), tuple(file_rows)))
         for item in self.findings:
             first, *rest = item.lines()
             lines += [style_line((first, "bold red" if item.level == "error" else "yellow")), *rest]
@@ -436,7 +436,7 @@ def find_devices() -> tuple[list[dict[str, Any]], str]:
     if torch.backends.mps.is_available():
         devices.append({"name": "Apple GPU", "kind": "mps", "memory": None, "note": MPS_NOTE})
     name = platform.processor() or platform.machine()
-    note = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    note = f"{pluralize(torch.get_num_threads(), 'thread')}, torch {torch.__version__}"
     devices.append({"name": name, "kind": "cpu", "memory": read_memory()[0], "note": note})
     return devices, ""
 

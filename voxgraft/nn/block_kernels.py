@@ -1,8 +1,8 @@
 """Triton kernels between the matrix products of a frozen block with an adapter; `nn/gated_blocks.py` launches them.
 
 Each reads what a product left, bias and adapter included, and writes what the next product reads. Where an adapter's
-weight gradient is a sum over positions, a program adds
-up its own part of them and the parts are summed afterwards: no atomics, so results are deterministic.
+weight gradient is a sum over positions, a program adds up its own part of them and the parts are summed afterwards: no
+atomics, so results are deterministic.
 
 Shapes: T positions, W width, M width of the MLP, H heads of width D, R rank. `_row` is the distance between two rows.
 Widths are multiples of the blocks; only positions need a mask.

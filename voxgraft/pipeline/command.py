@@ -46,6 +46,7 @@ from voxgraft.core.results import (
     SimpleResult,
     Table,
     format_duration,
+    pluralize,
     style_line,
 )
 from voxgraft.core.run import RUN_FILE, RunFolder
@@ -286,7 +287,8 @@ def update_run(settings: UpdateSettings) -> SimpleResult:
     with run.lock("update"):
         renamed = rename_run_yaml_keys(run.settings)
     lines: list[Line] = [f"{old} -> {new}" for old, new in renamed.items()]
-    lines.append(f"{run.settings}: {len(renamed)} renamed" if renamed else f"{run.settings} has no old names")
+    renames = f"{pluralize(len(renamed), 'setting')} renamed" if renamed else "nothing to update, all names are current"
+    lines.append(f"{run.settings}: {renames}")
     return SimpleResult({"run": str(run.path), "renamed": renamed}, tuple(lines))
 
 

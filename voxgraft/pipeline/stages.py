@@ -267,11 +267,11 @@ def _decide_prepare(work: PipelineContext) -> StageDecision:
     missing = [name for name in ROLE_BY_SPLIT.values() if not is_folder(work.run.data_set(name))]
     if missing:
         names = " and ".join(missing)
-        return StageDecision(True, f"no set for {names} yet", f"there was no set for {names} yet")
+        return StageDecision(True, f"no encoded clips for {names} yet", f"there were no encoded clips for {names} yet")
     if not dataset.has_manifest:
         return StageDecision(False, "the sets exist, and there are no clips to prepare them from")
     why = _why_sets_stale(work, dataset.manifest)
-    fresh = "the sets are up to date with the manifest and the tokenizer"
+    fresh = "the encoded clips are up to date with the dataset and the tokenizer"
     return StageDecision(bool(why), why or fresh, is_stale=bool(why))
 
 
@@ -373,7 +373,7 @@ def decide_train(work: PipelineContext) -> StageDecision:
     if changed := _list_changes(work, values["identity"], is_over=bool(over)):
         return work.changed("; ".join(changed))
     if not over:
-        return StageDecision(True, f"resumes from step {saved.step:,}", f"continued from step {saved.step:,}")
+        return StageDecision(True, f"resumes from step {saved.step:,}", f"resumed from step {saved.step:,}")
     has_output = "trained" in card.method
     if work.settings.train.mode == "merged":
         has_output = is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD_NAME)
@@ -526,15 +526,15 @@ def _decide_evaluate(work: PipelineContext) -> StageDecision:
     scores = _read_json_object(path, MAX_CARD_BYTES)
     sentences = scores.get("sentences")
     if not are_scores_current(work.run, scores):
-        message = "its scores belong to another model", "its scores belonged to another model"
+        message = "the scores are those of another model", "the scores were those of another model"
         return StageDecision(True, *message, is_stale=True)
     if other := _why_sentences_differ(work.go_settings, sentences if isinstance(sentences, dict) else {}):
-        return StageDecision(True, f"its scores are {other}", f"its scores were {other}", is_stale=True)
+        return StageDecision(True, f"the scores are {other}", f"the scores were {other}", is_stale=True)
     recognizer, used_recognizer = work.settings.evaluate.recognizer, scores.get("listener")
     known = used_recognizer.get("named") if isinstance(used_recognizer, dict) else None
     if recognizer not in (None, known):
-        return StageDecision(True, f"its recognizer was {known or 'not set'}, and is {recognizer} now", is_stale=True)
-    return StageDecision(False, "its scores belong to this model")
+        return StageDecision(True, f"the recognizer was {known or 'not set'}, and is {recognizer} now", is_stale=True)
+    return StageDecision(False, "the scores are those of this model")
 
 
 def _why_sentences_differ(go_settings: GoSettings, evaluated: dict[str, Any]) -> str:
@@ -589,12 +589,12 @@ def _decide_export(work: PipelineContext) -> StageDecision:
     # What flags say now, and the export does not.
     terms, go_settings = read_terms(folder), work.go_settings
     if go_settings.data_licence is not None and (terms is None or terms.data_licence != go_settings.data_licence):
-        return StageDecision(True, "it did not state this data licence", is_stale=True)
+        return StageDecision(True, "the export does not state this data licence", is_stale=True)
     if go_settings.consent is not None and (terms is None or terms.consent != go_settings.consent):
-        return StageDecision(True, "it did not state this consent of the speakers", is_stale=True)
+        return StageDecision(True, "the export does not state this consent of the speakers", is_stale=True)
     if go_settings.accept_terms and (terms is None or not terms.accepted):
-        return StageDecision(True, "it did not accept the terms of the base", is_stale=True)
-    return StageDecision(False, f"{folder} belongs to this model")
+        return StageDecision(True, "the terms of the base were not accepted for the export", is_stale=True)
+    return StageDecision(False, f"{folder} is an export of this model")
 
 
 def _accepts_terms(work: PipelineContext, folder: Path) -> bool:

@@ -66,14 +66,14 @@ from voxgraft.training.validation import DeadRowMonitor, LearningMonitor, Valida
 HASH_PREFIX_LENGTH = 12
 BASE_PARTS = ("base rows", "body")
 METRICS_LEGEND = (
-    "text and speech are losses in nats, lower is better; held out: on recordings that are not used for training; "
-    "text use: above 0 the text is read; step 0 and chance: where it began, and what knowing nothing gives"
+    "text, speech: losses in nats per token, lower is better; held out: losses on recordings that are not used for "
+    "training; text use: above 0, the model uses the text; step 0: losses before training; chance: losses of a guess"
 )
 MODE_DESCRIPTIONS = {
-    "gated": "gated (the base never changes)",
-    "merged": "merged (adapter, merged into the base at the end)",
-    "rows-only": "rows-only (the base never changes)",
-    "masked-finetune": "masked-finetune (for comparison only: the base is NOT safe)",
+    "gated": "gated (the weights of the base do not change)",
+    "merged": "merged (the adapter is merged into the base at the end)",
+    "rows-only": "rows-only (the weights of the base do not change)",
+    "masked-finetune": "masked-finetune (for comparison only: the weights of the base change)",
 }
 
 
@@ -95,9 +95,9 @@ def format_training_summary(
         **_describe_model(setup, loop),
         **_describe_data(setup, loop, start),
         **_describe_schedule(setup, loop, start),
-        "this time": _join_pairs(find_overrides(setup.run, setup.settings), ": "),
+        "flags": _join_pairs(find_overrides(setup.run, setup.settings), ": "),
         "changed": "; ".join(changes),
-        "reading": METRICS_LEGEND,
+        "legend": METRICS_LEGEND,
     }
     return [f"{name + ':':<11}{text}" for name, text in lines.items() if text]
 
@@ -121,9 +121,9 @@ def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
     # By what asks for a gradient, not by the mode: the line stays true whatever a mode does.
     moving = [part for part, (trained, _) in report.parts.items() if trained and part in BASE_PARTS]
     size = format_bytes(report.fixed_base_bytes)
-    fixed = f"every bit of the base, {size}; compared at every save"
+    fixed = f"all weights of the base, {size}; verified at every save"
     if moving:
-        fixed = f"{size} of the base, compared at every save; NOT fixed: {', '.join(moving)}"
+        fixed = f"{size} of the base, verified at every save; NOT fixed: {', '.join(moving)}"
 
     device, used = loop.stepper.trained.model.device, loop.stepper.options
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
@@ -135,13 +135,15 @@ def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
 
     base_hash, own_hash = card.base["checkpoint_sha256"], card.tokenizer_sha256
     return {
-        "run": f"{setup.run.path}: {card.language} onto {setup.family.name}, {mode}",
-        "base": f"{card.base['checkpoint']}, sha256 {base_hash[:HASH_PREFIX_LENGTH]}, {format_count(numbers)} numbers",
+        "run": f"{setup.run.path}: adds {card.language} to {setup.family.name}; mode {mode}",
+        "base": (
+            f"{card.base['checkpoint']}, sha256 {base_hash[:HASH_PREFIX_LENGTH]}, {format_count(numbers)} parameters"
+        ),
         "tokenizer": (
             f"{card.tokenizer}, sha256 {own_hash[:HASH_PREFIX_LENGTH]}, {setup.graft.tokenizer.size:,} tokens"
         ),
         "text rows": rows,
-        "trained": f"{_join_pairs(parts)}; total {share}",
+        "trained": f"{_join_pairs(parts)}; in total {share} parameters",
         "fixed": fixed,
         "device": ", ".join(details),
     }
@@ -166,14 +168,14 @@ def _describe_data(setup: TrainingSetup, loop: Trainer, start: int) -> dict[str,
             f"weight of the KL to the base: {options.kl_weight:g}",
         ]
         if loop.stepper.base is not None and loop.stepper.base.gate is None:
-            details.append("the base is in memory twice")
+            details.append("the base is kept in memory twice")
         if setup.bound is not None:
             languages = ", ".join(sorted(setup.bound.languages))
-            details.append(f"stops when the loss of {languages} has risen by {setup.bound.share:.1%}")
+            details.append(f"training stops if the loss of {languages} rises by {setup.bound.share:.1%}")
         replay = "; ".join(details)
 
     clips = len(setup.stream.step(start + 1))
-    packs = f"in packs of at most {loop.stepper.options.microbatch_tokens:,}"
+    packs = f"in microbatches of at most {loop.stepper.options.microbatch_tokens:,}"
     return {
         "data": f"{', '.join(train_sets)}, {format_duration(seconds)}; held out: {_join_pairs(held_out) or 'nothing'}",
         "replay": replay,
@@ -195,7 +197,10 @@ def _describe_schedule(setup: TrainingSetup, loop: Trainer, start: int) -> dict[
 
     steps, each = setup.options.steps, stream.steps_per_epoch
     # A step that is longer than all data together has some of it more than once.
-    length = f"of {each:,.{0 if each >= 10 else 1}f} steps" if each >= 1 else f"{1 / each:,.1f} in every step"
+    epochs = f"{stream.epoch_at(steps):,.1f} epochs"
+    length = (
+        f"{epochs} of {each:,.{0 if each >= 10 else 1}f} steps" if each >= 1 else f"{epochs}, {1 / each:,.1f} per step"
+    )
 
     found, device = estimate_memory(loop.stepper), loop.stepper.trained.model.device
     held = {"weights": found["weights"]}
@@ -218,8 +223,8 @@ def _describe_schedule(setup: TrainingSetup, loop: Trainer, start: int) -> dict[
     return {
         "rates": rates,
         "steps": (
-            f"{steps:,} in total, {stream.epoch_at(steps):,.1f} epochs, {length}; "
-            f"validated every {every.valid_every:,}, saved every {every.save_every:,}"
+            f"{steps:,} in total ({length}); "
+            f"validation every {every.valid_every:,} steps, save every {every.save_every:,} steps"
         ),
         "memory": (
             f"about {format_bytes(sum(sizes.values()))} (estimate): "
@@ -236,7 +241,7 @@ def _describe_initial_rows(setup: TrainingSetup, loop: Trainer) -> str:
     """Whose rows the model holds: those that `graft` made, or those that an earlier training left in their place."""
     trained = setup.graft.card.method.get("trained")
     if not isinstance(trained, Mapping):
-        return "the graft's own rows"
+        return "the initial rows of the graft"
     rows = loop.stepper.trained.tensors().get("rows", {})
     if any(not np.array_equal(setup.graft.rows[name], values.float().cpu().numpy()) for name, values in rows.items()):
         return "the initial rows of the graft"
@@ -248,7 +253,11 @@ def _join_pairs(texts: Mapping[Any, str], between: str = " ") -> str:
     return ", ".join(f"{name}{between}{text}" for name, text in texts.items())
 
 
-ENDING_DESCRIPTIONS = {"done": "done", "stopped": "stopped on request", "no-better": "stopped early: no improvement"}
+ENDING_DESCRIPTIONS = {
+    "done": "done",
+    "stopped": "stopped on request",
+    "no-better": "stopped early, without improvement,",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +307,9 @@ class TrainResult:
 
     def lines(self) -> list[Line]:
         best = self.outcome.best_state
-        ending = f"{ENDING_DESCRIPTIONS[self.outcome.reason]}, at step {self.outcome.step:,}"
+        ending = f"{ENDING_DESCRIPTIONS[self.outcome.reason]} at step {self.outcome.step:,}"
         if self.continue_hint:
-            ending = f"nothing left to train: {ending}. To continue: {self.continue_hint}; to start over: --fresh"
+            ending = f"nothing left to train ({ending}). To continue: {self.continue_hint}; to start over: --fresh"
         lines: list[Line] = [f"trained {self.label}"] if self.label else []
         lines.append(f"stopped: {self.outcome.why}" if self.outcome.why else ending)
         if best.best_loss is not None:
@@ -310,7 +319,7 @@ class TrainResult:
         if self.was_interrupted:
             lines.append("run the same command to resume")
         if self.graft is not None:
-            lines.append(f"graft: {self.graft}, trained up to step {self.graft_step:,}")
+            lines.append(f"graft: {self.graft}, with the weights of step {self.graft_step:,}")
         if (merged := self.merged) is not None:
             share = f"interpolation weight {merged.point.share:g} at step {merged.step:,}"
             lines.append(f"{merged.folder.name}: {merged.folder}, {share}")
@@ -321,7 +330,7 @@ class TrainResult:
             ]
         if self.only_now:
             lines.append(f"for this command only (not in {RUN_FILE}): {_join_pairs(self.only_now, ': ')}")
-            lines.append(f"  to continue with these, give them again; to keep them, write them into {RUN_FILE}")
+            lines.append(f"  to use them again, repeat the flags; to keep them, write them into {RUN_FILE}")
         return lines
 
 

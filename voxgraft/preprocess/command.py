@@ -425,17 +425,17 @@ class PrepareResult:
             )
             for prepared in self.sets
         )
-        lines: list[Line] = [Table(("set", "clips", "minutes", "speakers", "recordings", ""), rows)]
+        lines: list[Line] = [Table(("set", "clips", "minutes", "speakers", "recordings", "state"), rows)]
         others = sum(len(prepared.clips) for prepared in self.sets) - self.num_encoded
         lines.append(f"{self.num_encoded:,} clips encoded now" + ("; the others existed already" if others > 0 else ""))
         if self.aside:
             listed = ", ".join(f"{count:,} {reason}" for reason, count in self.aside.items())
-            lines.append(f"not selected: {listed}")
+            lines.append(f"not encoded: {listed}")
         lines += [line for item in self.findings() for line in item.lines()]
         if self.voices:
-            listed = ", ".join(f"{speaker} as {voice}" for speaker, voice in list(self.voices.items())[:8])
+            listed = ", ".join(f"{speaker}: {voice}" for speaker, voice in list(self.voices.items())[:8])
             more = f" and {len(self.voices) - 8} more" if len(self.voices) > 8 else ""
-            lines.append(f"voices of the base: {listed}{more} (--voices SPEAKER=VOICE)")
+            lines.append(f"voice of each speaker: {listed}{more}. Change it with --voices SPEAKER=VOICE")
         return [*lines, f"next: {self.next_command}"]
 
     def findings(self) -> list[Finding]:

@@ -299,7 +299,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body, if it is not too large; a body that says so itself is not read at all."""
+    """The content, if it is not too large; if its header states that it is, nothing is read."""
     too_large = RequestError(413, "body_too_large", f"the request is larger than {most:,} bytes")
     stated = request.headers.get("content-length", "0")
     if not stated.isdecimal() or len(stated) > 15:

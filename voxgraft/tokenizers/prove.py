@@ -269,7 +269,7 @@ def _compare_tokenizers(
     by_language: dict[str, ProofCounts] = {}
     first: dict[str, Any] | None = None
     sentences = list(corpus)
-    with progress.progress_task("proving", len(sentences)) as advance:
+    with progress.progress_task("testing that old text is encoded as before", len(sentences)) as advance:
         for language, text in sentences:
             counts = by_language.setdefault(language or "other", ProofCounts())
             try:

@@ -419,7 +419,7 @@ def _describe_run(folder: Path) -> str:
 
 
 def newest_sample(run: RunFolder) -> tuple[int, Path] | None:
-    """The newest sample of the new language that can be heard, and its step."""
+    """The newest sample of the new language that can be played, and its step."""
     language = run_language(run.path) or ""
     with contextlib.suppress(OSError):
         folders = sorted((path for path in run.samples.iterdir() if path.name.startswith("step-")), reverse=True)

@@ -304,7 +304,7 @@ def voice_player_html(context: PageContext, project: str, name: str | None) -> s
         return audio_cards_html([audio_file_html(context, path, "Voice", path.name)])
     path = _voice_sample(folder, chosen)
     if not file_stamp(path):
-        return note_html(f"“{chosen}” is a voice of the base. Press “Play this voice” to hear it.")
+        return note_html(f"“{chosen}” is a voice of the base. Press “Play this voice” to listen.")
     return audio_cards_html([audio_file_html(context, path, "Voice", f"{chosen}, spoken by the base")])
 
 

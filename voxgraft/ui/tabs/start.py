@@ -50,8 +50,8 @@ def build_new_run(context: PageContext) -> None:
         with gr.Column(elem_classes=["vg-start"], min_width=280, scale=1):
             gr.Markdown(
                 "### Try the demo\nAmharic on the built-in tiny base, with thirteen minutes of synthetic recordings. "
-                "It takes about ten minutes on two cores. You hear a first sample before training, and better ones "
-                "while it trains."
+                "It takes about ten minutes on two cores. The first sample comes before training; better ones "
+                "follow while it trains."
             )
             demo = gr.Button("Start the demo", elem_id="home-demo", elem_classes=["vg-act"])
         with gr.Column(elem_classes=["vg-start"], min_width=280, scale=2):

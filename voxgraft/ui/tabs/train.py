@@ -453,7 +453,7 @@ def read_training_summary(job: UiJob | None) -> str:
         return ""
     # They end where the first step or the starting point is reported.
     last = next((at for at in range(first, len(lines)) if lines[at].startswith(("step ", "start:"))), len(lines) - 1)
-    more = [line for line in lines[last + 1 : last + 3] if line.startswith(("this time:", "changed:"))]
+    more = [line for line in lines[last + 1 : last + 3] if line.startswith(("flags:", "changed:"))]
     return "\n".join([*lines[first : last + 1], *more])
 
 
