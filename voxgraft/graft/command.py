@@ -483,7 +483,7 @@ def extend(settings: ExtendSettings) -> SimpleResult:
         lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
     if proof:
         lines.append(
-            f"verified: {proof.rows_identical:,} old rows and {proof.tensors_identical:,} other tensors are bit-identical "
-            f"to the input ({proof.bytes_compared:,} bytes read again)"
+            f"verified: {proof.rows_identical:,} old rows and {proof.tensors_identical:,} other tensors are "
+            f"bit-identical to the input ({proof.bytes_compared:,} bytes read again)"
         )
     return SimpleResult(values, (*lines, f"written to {settings.output}"))
