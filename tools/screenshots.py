@@ -115,6 +115,7 @@ def take(browser: Any, server: Server, project: str, tab: str, out: Path, name: 
             window = Window(browser, server, width, height)
             window.page.emulate_media(color_scheme=scheme)
             window.open(project, tab)
+            window.page.wait_for_selector("#voxgraft-first", state="detached")
             window.page.wait_for_timeout(SETTLE_MS)
             window.page.screenshot(path=out / f"{name}-{size}-{scheme}.png")
             window.page.close()

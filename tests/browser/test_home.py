@@ -86,7 +86,7 @@ def test_from_the_first_page_to_the_first_sound_with_uploads_and_clicks_only(bro
     window.page.wait_for_selector(STAGE.format(1))
     window.page.wait_for_selector("#jobs .vg-job")
     assert window.page.locator("#go-start").is_disabled()
-    window.page.wait_for_selector("#home-listen audio", timeout=4 * WAIT_MS)  # six stages come before it
+    window.page.wait_for_selector("#home-listen audio", timeout=2 * WAIT_MS)  # six stages come before it
     seconds, level = loudness(window, "#home-listen audio")
     assert seconds > 0.2
     assert level > 0.0005
@@ -188,6 +188,51 @@ def _form_is_right(window: Window) -> None:
     window.page.wait_for_selector("#train-train-steps textarea, #train-train-steps input")
     until(lambda: window.value("train-train-steps") == STEPS)
     assert not window.page.locator("#train-elsewhere .vg-warn").count()
+
+
+CHANGED_CODE = """
+from voxgraft.cli.app import main
+from voxgraft.ui import app
+
+app.TABS.pop("diagnose")
+main()
+"""
+
+
+@pytest.mark.long
+def test_a_page_that_was_left_open_loads_itself_again_when_the_server_has_changed_code(
+    browser: Any, empty: Server
+) -> None:
+    make_project(empty.folder)
+    window = Window(browser, empty, 1440, 900)
+    window.open(PROJECT, "train")
+    window.command("train", f"voxgraft train {PROJECT}")
+    window.page.evaluate("window.isSamePage = true")
+    stamp = f"{empty.address}voxgraft/stamp?tab=train&project={PROJECT}"
+    layout = window.page.request.get(stamp).text().split()[0]
+    empty.stop()
+    empty.start()
+    assert window.page.request.get(stamp).text().split()[0] == layout, "the same code, the same layout"
+    empty.stop()
+    empty.program = ("-c", CHANGED_CODE)
+    window.page.wait_for_timeout(2000)
+    window.console.clear()  # events that ran when the server went away
+    empty.start()
+    assert window.page.request.get(stamp).text().split()[0] != layout
+    window.page.wait_for_function("!window.isSamePage")
+    window.ready(PROJECT)
+    assert not window.page.get_by_role("tab", name="Diagnose", exact=True).count(), "this is the page of the new server"
+    window.page.wait_for_selector("[role=tab][aria-selected=true] >> text=Train")
+    window.command("train", f"voxgraft train {PROJECT}")
+    window.fill("train-train-steps", "7")
+    window.command("train", "--train.steps 7")
+    window.page.evaluate("window.isSamePage = true")
+    for _ in range(3):
+        with window.page.expect_response(lambda answer: "/voxgraft/stamp" in answer.url and answer.ok):
+            pass
+    assert window.page.evaluate("window.isSamePage"), "it loads itself again once"
+    assert not [line for line in window.console if "net::ERR_" not in line]
+    assert "Traceback" not in empty.log.read_text()
 
 
 @pytest.mark.long
@@ -349,7 +394,7 @@ def test_an_error_goes_once_it_is_solved_and_the_result_of_speak_is_in_view(brow
     window.fill("speak-text", "ሰላም")
     window.page.wait_for_selector("#speak-state .vg-bad", state="detached")
     window.page.locator("#speak-start").click()
-    window.page.wait_for_selector("#speak-heard audio", timeout=4 * WAIT_MS)
+    window.page.wait_for_selector("#speak-heard audio", timeout=2 * WAIT_MS)
     until(lambda: is_in_view(window, "#speak-heard audio"))
     assert window.page.evaluate("window.scrollY") == 0
     window.page.locator("#speak-base-note [data-goto=speak-language]").click()
@@ -372,8 +417,31 @@ def test_the_scores_are_in_view_when_an_evaluation_ends(browser: Any, server: Se
     window.command("evaluate", "--max-sentences 3")
     window.page.locator("#evaluate-start").scroll_into_view_if_needed()
     window.page.locator("#evaluate-start").click()
-    changed = "before => document.querySelector('#evaluate-scores').innerText !== before"
-    window.page.wait_for_function(changed, arg=before, timeout=5 * WAIT_MS)
+    window.page.wait_for_selector("#evaluate-state .vg-busy")
+    window.page.wait_for_selector("#evaluate-state .vg-good", timeout=2 * WAIT_MS)
+    until(lambda: window.text("evaluate-scores") != before)
+    until(lambda: is_in_view(window, "#evaluate-scores table"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_result_first", [True, False])
+def test_a_result_comes_into_view_though_the_end_of_its_job_changes_only_a_class(
+    browser: Any, server: Server, is_result_first: bool
+) -> None:
+    window = Window(browser, server, 1440, 900)
+    window.open(PROJECT, "evaluate")
+    window.page.wait_for_selector("#evaluate-scores table")
+    window.page.wait_for_selector("#evaluate-state .vg-good")
+    window.page.locator("#evaluate-start").scroll_into_view_if_needed()
+    window.page.evaluate("document.querySelector('#evaluate-state .vg-note').className = 'vg-note vg-busy'")
+    window.page.wait_for_function("voxgraftBusy.has('evaluate-state')")
+    assert not is_in_view(window, "#evaluate-scores table")
+    changes = [  # as gradio makes them: in place, without a new element
+        "document.querySelector('#evaluate-scores td').firstChild.data = 'xx'",
+        "document.querySelector('#evaluate-state .vg-note').className = 'vg-note vg-good'",
+    ]
+    for change in changes if is_result_first else changes[::-1]:
+        window.page.evaluate(change)
     until(lambda: is_in_view(window, "#evaluate-scores table"))
 
 

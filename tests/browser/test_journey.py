@@ -17,7 +17,7 @@ from voxgraft.demo.data import write_talks
 from voxgraft.ui.jobs import ProjectJobs
 
 PROJECT = "amharic"
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 480.0
 SMALL = {
     "train.batch_tokens": "720",
     "train.warmup_steps": "2",

@@ -76,7 +76,16 @@ def test_known_names_are_let_in(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil:7860", "", "[::1", "evil.example@127.0.0.2"]
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil:7860",
+        "",
+        "[::1",
+        "[::1].evil.example",
+        "evil.example@127.0.0.2",
+    ],
 )
 def test_a_name_that_only_leads_here_is_refused_as_in_dns_rebinding(host: str) -> None:
     assert answer(GUARD, host=host)[0] == 403

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import signal
 import socket
 import threading
@@ -25,6 +26,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+# More than a port behind an IPv6 address.
+_AFTER_ADDRESS = re.compile(r"\](?!:\d*$|$)")
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -73,7 +76,8 @@ def find_rejection_reason(
     reached = str((scope.get("server") or ("",))[0]).lower().removeprefix("::ffff:")
     name = ""
     with suppress(ValueError):
-        name = (urlsplit(f"//{host}").hostname or "").lower()
+        # urlsplit ignores what stands between the bracket and the port.
+        name = (urlsplit(f"//{host}").hostname or "").lower() if not _AFTER_ADDRESS.search(host) else ""
     if not name or name not in {*names, reached}:
         return "this host name is not allowed; add it with --names"
     if open_prefix and scope["path"].startswith(open_prefix):

@@ -220,6 +220,16 @@ def poll_stamp(context: PageContext, tab: str, project: str) -> str:
     return hashlib.sha256(json.dumps(now).encode()).hexdigest()[:16] + (" busy" if now["bar"] else "")
 
 
+def layout_id(demo: gr.Blocks) -> str:
+    """A short text that changes with the parts and events of the page: it names them to the server by their numbers."""
+    parts = [(number, type(part).__name__) for number, part in demo.blocks.items()]
+    events = [
+        (number, event.targets, [part._id for part in event.inputs], [part._id for part in event.outputs])
+        for number, event in demo.fns.items()
+    ]
+    return hashlib.sha256(json.dumps([parts, events, PAGE_HEAD_HTML]).encode()).hexdigest()[:16]
+
+
 def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
     """New values of the bar and of a tab's hidden parts (see `_wire_tabs`), or skips; `known` is what was sent last."""
     before, now = dict(known or {}), read_poll_state(context, tab, project)

@@ -176,7 +176,15 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     from fastapi import FastAPI
     from fastapi.responses import FileResponse, PlainTextResponse
 
-    from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme, first_paint_html, poll_stamp
+    from voxgraft.ui.app import (
+        PAGE_CSS,
+        PAGE_HEAD_HTML,
+        build_page,
+        build_theme,
+        first_paint_html,
+        layout_id,
+        poll_stamp,
+    )
     from voxgraft.ui.tabs.review import review_routes
 
     # The secret in the address replaces the password: a sandboxed page cannot send one.
@@ -203,9 +211,11 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
 
     @app.get("/voxgraft/stamp", include_in_schema=False, response_model=None)
     def stamp(tab: str = "", project: str = "") -> Any:
-        return PlainTextResponse(poll_stamp(built[0], tab, project[:4096]), headers={"cache-control": "no-store"})
+        found = f"{layout} {poll_stamp(built[0], tab, project[:4096])}"
+        return PlainTextResponse(found, headers={"cache-control": "no-store"})
 
     demo = build_page(roots, prefix, built.append)
+    layout = layout_id(demo)
     app.router.routes += review_routes(built[0])
     # Events of all pages share these threads; the limit of the queue stops a page that floods it.
     demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
@@ -214,7 +224,8 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     gr.mount_gradio_app(
         app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
         show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
-        enable_monitoring=False, footer_links=[], theme=build_theme(), css=PAGE_CSS, head=PAGE_HEAD_HTML,
+        enable_monitoring=False, footer_links=[], theme=build_theme(), css=PAGE_CSS,
+        head=PAGE_HEAD_HTML.replace("{{layout}}", layout),
     )  # fmt: skip
     # Only then does gradio check that a file that a request names was uploaded here.
     demo.has_launched = True
