@@ -43,17 +43,19 @@ TOLERANCE = 1e-2
 CANDIDATES: dict[str, list[tuple[int, int, int, int, int | None, int]]] = {
     "ADD_NORM": [(rows, warps, block, 2, None, 16) for rows in (32, 64) for warps in (4, 8) for block in (64, 128)],
     "NORM_GRADIENT": [(rows, warps, 64, 2, None, 16) for rows in (1, 2, 4, 8) for warps in (4, 8)],
-    "FINISH_HEADS": [(rows, warps, 64, 2, None, 16) for rows in (32, 64, 128) for warps in (2, 4, 8)],
+    "ROTATE_HEADS": [(rows, warps, 64, 2, None, 16) for rows in (32, 64, 128) for warps in (2, 4, 8)],
     "HEADS_GRADIENT": [
         (rows, 4, 64, stages, None, chunks) for rows in (32, 64) for stages in (2, 3, 4) for chunks in (8, 16, 32)
     ],
-    "ACTIVATE": [(64, warps, 64, stages, None, 16) for warps in (4, 8) for stages in (2, 3, 4)],
-    # Programs that fit at once on 132 multiprocessors: 264 of the first kind, 396 of the second; a chunk has a program for
-    # each 64 of 4,096 columns.
+    "ACTIVATE": [
+        (rows, warps, 64, stages, None, 16) for rows, warps in ((64, 4), (64, 8), (32, 4)) for stages in (2, 3, 4)
+    ],
+    # Programs that fit at once on 132 multiprocessors: 264 with 183 registers a thread, 396 with at most 168; a chunk has
+    # a program for each 64 of 4,096 columns.
     "ACTIVATION_GRADIENT": [
         *((64, 4, 64, stages, None, chunks) for stages in (2, 3) for chunks in (4, 8, 16)),
-        *((32, 4, 64, stages, 168, chunks) for stages in (2, 3) for chunks in (6, 12, 16)),
-        (32, 4, 64, 3, None, 16), (32, 8, 64, 3, 128, 16), (64, 8, 64, 3, None, 16),
+        *((32, 4, 64, stages, None, chunks) for stages in (3, 4) for chunks in (6, 12, 16)),
+        (64, 4, 64, 2, 168, 6), (64, 4, 64, 2, 168, 12), (32, 8, 64, 3, 128, 16), (64, 8, 64, 3, None, 16),
     ],
 }  # fmt: skip
 
@@ -116,6 +118,7 @@ class Block:
 
         self.x, self.delta, self.d_norm = made(num, width), made(num, width + rank), made(num, width)
         self.narrow = made(num, rank)
+        self.wide = made(num, width + len(self.attention_in.down))
         self.joint = made(num, self.attention_in.num_outputs + len(self.attention_in.weights) * rank)
         self.inner = made(num, self.mlp_in.num_outputs + len(self.mlp_in.weights) * rank)
         self.d_heads = (made(num, width), made(num, width), made(num, width))
@@ -162,7 +165,7 @@ class Block:
 
     def kernels(self) -> dict[str, tuple[Callable[[], object], int]]:
         """What each runs, and the bytes of positions that it must move. What it runs returns all that it has written."""
-        width, x, inner = self.x.shape[1], self.x.numel() * 2, self.inner.numel() * 2
+        x, inner = self.x.numel() * 2, self.inner.numel() * 2
         hidden = self.d_values.numel() * 2
 
         def written(found: tuple[Tensor, ...], group: gated_blocks._Group) -> tuple[Tensor, ...]:
@@ -171,9 +174,7 @@ class Block:
 
         return {
             "ADD_NORM": (
-                lambda: gated_blocks._add_norm(
-                    self.x, self.delta[:, :width], self.narrow, self.attention_out, self.norm
-                ),
+                lambda: gated_blocks._add_norm(self.x, self.d_norm, self.norm, self.wide),
                 4 * x,
             ),
             "NORM_GRADIENT": (
@@ -181,7 +182,7 @@ class Block:
                 5 * x,
             ),
             # A copy, since it works in place: its bytes are counted, and so is the time of the copy.
-            "FINISH_HEADS": (self._finish_heads, 4 * self.joint.numel() * 2),
+            "ROTATE_HEADS": (self._rotate_heads, 2 * self.joint.numel() * 2 + 4 * x),
             "HEADS_GRADIENT": (
                 lambda: written(
                     gated_blocks._heads_gradient(self.d_heads, self.joint, self.attention_in, self.body),
@@ -195,18 +196,16 @@ class Block:
             ),
             "ACTIVATION_GRADIENT": (
                 lambda: written(
-                    gated_blocks._activation_gradient(
-                        self.inner, self.d_values, self.narrow, self.mlp_in, self.mlp_out.down
-                    ),
+                    gated_blocks._activation_gradient(self.inner, self.d_values, self.narrow, self.mlp_in),
                     self.mlp_in,
                 ),
                 2 * inner + hidden,
             ),
         }
 
-    def _finish_heads(self) -> Tensor:
+    def _rotate_heads(self) -> Tensor:
         joint = self.joint.clone()
-        gated_blocks._finish_heads(joint, self.attention_in, self.body)
+        gated_blocks._rotate_heads(joint, self.body)
         return joint
 
     def products(self) -> dict[str, tuple[Callable[[], object], int]]:
@@ -216,6 +215,8 @@ class Block:
         flops = [2 * num * sum(weight.numel() for weight in own) for own in weights]
         d_sum, d_middle = self.x, self.delta
         hidden = mlp_out.down.shape[1]
+        values = torch.cat([self.d_values, self.narrow], 1)
+        between = torch.cat([self.x, self.inner[:, mlp_in.num_outputs :]], 1)
         num_mlp_in = len(mlp_in.weights)
 
         def weight_gradients() -> None:
@@ -226,11 +227,11 @@ class Block:
             gated_blocks._weight_gradient(self.narrow, self.d_values)
 
         return {
-            "attention in": (lambda: self.x @ attention_in.joined().T, flops[0]),
-            "attention out": (lambda: self.x @ attention_out.joined().T, flops[1]),
-            "mlp in": (lambda: self.x @ mlp_in.joined().T, flops[2]),
-            "mlp out": (lambda: self.d_values @ mlp_out.weights[0].T, flops[3]),
-            "mlp out, backward": (lambda: d_sum @ mlp_out.weights[0], flops[3]),
+            "attention in": (lambda: gated_blocks._project(self.wide, attention_in), flops[0]),
+            "attention out": (lambda: gated_blocks._project(self.delta, attention_out), flops[1]),
+            "mlp in": (lambda: gated_blocks._project(between, mlp_in), flops[2]),
+            "mlp out": (lambda: gated_blocks._project(values, mlp_out), flops[3]),
+            "mlp out, backward, with narrow": (lambda: gated_blocks._input_gradient(d_middle, mlp_out), flops[3]),
             "mlp in, backward, with narrow": (lambda: gated_blocks._input_gradient(self.inner, mlp_in), flops[2]),
             "attention out, backward, with narrow": (
                 lambda: gated_blocks._input_gradient(d_middle, attention_out),
@@ -246,6 +247,7 @@ class Block:
             "weight gradients around the activation": (weight_gradients, 0),
             "joining mlp in": (lambda: mlp_in.joined(), 0),
             "joining attention in": (lambda: attention_in.joined(), 0),
+            "narrow values of attention in": (lambda: gated_blocks._make_narrow(self.wide, attention_in), 0),
             "narrow gradient of mlp out": (lambda: d_sum @ mlp_out.up, 0),
             "weight gradient, up of mlp out": (lambda: gated_blocks._weight_gradient(d_sum, self.narrow), 0),
             "weight gradient, down of mlp in": (

@@ -119,7 +119,7 @@ KERNEL_GROUPS = {
     "loss": "softmax|nll_loss|cross_entropy",
     "copies": "Memcpy|Memset|CatArray|direct_copy|copy_kernel",
     "matmul": "nvjet|gemm|cutlass|cublas|splitK|xmma",
-    "fused blocks": "add_norm_kernel|norm_gradient|finish_heads|heads_gradient|activate_kernel|activation_gradient",
+    "fused blocks": "add_norm_kernel|norm_gradient|rotate_heads|heads_gradient|activate_kernel|activation_gradient",
 }
 NARROW_TILE = 96
 
@@ -209,11 +209,16 @@ class Bench:
         order = DataSamplerOptions(text_dropout=0.0, num_conditioning=model.spec.num_conditioning)
         return DeterministicSampler([clips], [1.0], positions, 0, order), clips
 
-    def stepper(self, positions: int, **options: Any) -> tuple[TrainStep, DeterministicSampler]:
-        """Our trainer on random weights and made-up utterances."""
+    def stepper(
+        self, positions: int, *, dtype: torch.dtype | None = None, **options: Any
+    ) -> tuple[TrainStep, DeterministicSampler]:
+        """Our trainer on random weights and made-up utterances. `dtype` is that of the weights, if not the usual one."""
+        if dtype == torch.float32:
+            options["precision"] = "float32"
         chosen = self._options(positions, **options)
         halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        dtype = halves[chosen.precision] if self.device == "cuda" else torch.float32
+        if dtype is None:
+            dtype = halves[chosen.precision] if self.device == "cuda" else torch.float32
         model = new_model(self.kind.name, self.size, self.device, dtype)
         rows = {
             point.tensor: 0.02 * torch.randn(NUM_NEW, *model.state_dict()[point.tensor].shape[1:])

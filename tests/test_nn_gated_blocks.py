@@ -12,7 +12,16 @@ from torch import Tensor
 
 from benchmarks.block_kernels import CANDIDATES
 from tests.support.families import PUBLISHED
-from tests.support.gated_bodies import BODIES, LENGTHS, WIDTH, GatedBody, make_body, make_logits, run_body
+from tests.support.gated_bodies import (
+    BODIES,
+    LENGTHS,
+    WIDTH,
+    GatedBody,
+    make_body,
+    make_logits,
+    run_body,
+    small_effects,
+)
 from tests.support.kernels import run_interpreted
 from tests.support.trainers import OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.nn import gated_blocks
@@ -160,6 +169,23 @@ def test_the_kernels_compute_what_plain_torch_does(
     expected = exact if dtype == torch.float32 else run_body(make_body(name, dtype), fused=False)
     tolerance = 2e-6 if dtype == torch.float32 else 3e-3
     assert {key: error for key in found if (error := relative_error(found[key], expected[key])) > tolerance} == {}
+
+
+def shares_kept(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
+    """How much of each effect is left, where it is far from all of it; rounding without a direction leaves it whole."""
+    assert found.keys() == exact.keys()
+    shares = {kind: float((found[kind] * exact[kind]).sum() / exact[kind].square().sum()) for kind in exact}
+    return {kind: share for kind, share in shares.items() if not 0.85 < share < 1.15}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_an_adapter_that_has_learned_little_is_not_rounded_away(name: str) -> None:
+    assert shares_kept(small_effects(name, fused=True), small_effects(name, fused=False, exact=True)) == {}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_the_kernels_do_not_round_it_away_either(interpreted: dict[Any, Any], name: str) -> None:
+    assert shares_kept(interpreted["small effects", name], small_effects(name, fused=False, exact=True)) == {}
 
 
 def test_every_configuration_that_the_benchmark_tries_computes_the_same(

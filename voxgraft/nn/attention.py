@@ -420,12 +420,6 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> Tensor:
     return out
 
 
-def tiled_attention_with_totals(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, and what its gradients need: the binary logarithm of each row's sum of weights. [T, H, D], [H, T]"""
-    out, log_total = _tiled_attention_op(q, k, v, tiles)
-    return out, log_total
-
-
 def build_tile_list(lengths: NDArray[np.int64], tile: int, *, from_end: bool = False) -> NDArray[np.int64]:
     """A tile of queries works through the rows before it, one of keys through those after it (`from_end`). [N, 3]"""
     counts = -(-lengths // tile)  # tiles of each sequence; no tile crosses from one into the next
@@ -488,10 +482,16 @@ def _tiled_attention_backward(ctx: Any, d_out: Tensor, _: Tensor | None) -> tupl
 _tiled_attention_op.register_autograd(_tiled_attention_backward, setup_context=_save_for_backward)
 
 
-def attention_forward(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, cut: TileConfig) -> tuple[Tensor, Tensor]:
-    """The first of the three kernels over its work list. [T, H, D] each, [N, 3] -> [T, H, D], [H, T]"""
-    out, log_total = q.new_empty(q.shape), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
-    _launch_tile_kernel("attend_tile", (q, k, v, out, log_total, tiles), (q, k, v), cut)
+def attention_forward(
+    q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, cut: TileConfig, into: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The first of the three kernels over its work list, and the binary logarithm of each row's sum of weights.
+
+    Written to `into` if it is given; its last dimension has no gaps. [T, H, D] each, [N, 3] -> [T, H, D], [H, T]
+    """
+    out = q.new_empty(q.shape) if into is None else into
+    log_total = q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+    _launch_tile_kernel("attend_tile", (q, k, v, out, log_total, tiles), (q, k, v, out), cut)
     return out, log_total
 
 
@@ -501,7 +501,9 @@ def attention_query_gradients(
     """The second: gradients of the queries, and what the third needs to know of each row. [T, H, D], [H, T, 2]"""
     out, d_out = outs
     dq, pairs = qkv[0].new_empty(qkv[0].shape), log_total.new_empty(*log_total.shape, 2)
-    _launch_tile_kernel("query_tile_gradients", (*qkv, out, d_out, log_total, pairs, dq, tiles), (*qkv, d_out), cut)
+    _launch_tile_kernel(
+        "query_tile_gradients", (*qkv, out, d_out, log_total, pairs, dq, tiles), (*qkv, out, d_out), cut
+    )
     return dq, pairs
 
 

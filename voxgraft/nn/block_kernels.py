@@ -1,8 +1,8 @@
 """Triton kernels between the matrix products of a frozen block with an adapter; `nn/gated_blocks.py` launches them.
 
-Each reads what a product left, adds bias and adapter, and writes what the next product reads, so that the
-adapter's wide results never exist in memory. Where an adapter's weight gradient is a sum over positions, a program adds
-up its own part of them and the parts are summed afterwards: no atomics, so results are deterministic.
+Each reads what a product left, bias and adapter included, and writes what the next product reads. Where an adapter's
+weight gradient is a sum over positions, a program adds up its own part of them and the parts are summed afterwards: no
+atomics, so results are deterministic.
 
 Shapes: T positions, W width, M width of the MLP, H heads of width D, R rank. `_row` is the distance between two rows.
 Widths are multiples of the blocks; only positions need a mask.
@@ -36,20 +36,6 @@ def _load_matrix(at, row, lines, columns):
 
 
 @triton.jit
-def _load_adapted(at, row, rows, columns, T, bias_at, narrow, up, BIAS: tl.constexpr):
-    """Some columns of a product with bias and adapter added, in float32; `up` [columns, R]. [rows, columns]"""
-    values = _load(at, row, rows, columns, T).to(tl.float32)
-    if BIAS:
-        values += tl.load(bias_at + columns).to(tl.float32)[None, :]
-    return tl.dot(narrow, tl.trans(up), values)
-
-
-@triton.jit
-def _load_up(up_at, columns, R: tl.constexpr):
-    return _load_matrix(up_at, R, columns, tl.arange(0, R))
-
-
-@triton.jit
 def _sigmoid(x):
     return 1.0 / (1.0 + tl.exp2(x * -1.4426950408889634))
 
@@ -66,22 +52,17 @@ def _gate_of(x, GELU: tl.constexpr):
 
 @triton.jit
 def add_norm_kernel(
-    x_at, delta_at, narrow_at, up_at, bias_at, weight_at, norm_bias_at, sum_at, out_at, stats_at, x_row, delta_row,
-    narrow_row, T, eps,
-    W: tl.constexpr, R: tl.constexpr, DELTA: tl.constexpr, BIAS: tl.constexpr, LAYER_NORM: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    x_at, delta_at, weight_at, norm_bias_at, sum_at, out_at, stats_at, x_row, out_row, T, eps,
+    W: tl.constexpr, DELTA: tl.constexpr, LAYER_NORM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sum = x + delta + bias + narrow upᵀ, and its norm; without `DELTA` the norm of x. stats: 1 / rms, mean. [2, T]"""
+    """sum = x + delta, and its norm; without `DELTA` the norm of x. stats: 1 / rms, mean. [2, T]"""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     total, squares = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
-    if DELTA:
-        narrow = _load(narrow_at, narrow_row, rows, tl.arange(0, R), T)
     for at in range(0, W, BLOCK):
         columns = at + tl.arange(0, BLOCK)
         value = _load(x_at, x_row, rows, columns, T).to(tl.float32)
         if DELTA:
-            up = _load_up(up_at, columns, R)
-            value += _load_adapted(delta_at, delta_row, rows, columns, T, bias_at, narrow, up, BIAS)
+            value += _load(delta_at, W, rows, columns, T).to(tl.float32)
             value = value.to(sum_at.dtype.element_ty)  # what is normed is the rounded sum, as without this kernel
             _store(sum_at, W, rows, columns, T, value)
             value = value.to(tl.float32)
@@ -106,7 +87,7 @@ def add_norm_kernel(
             scaled = scaled * weight.to(tl.float32) + tl.load(norm_bias_at + columns).to(tl.float32)[None, :]
         else:
             scaled = scaled.to(out_at.dtype.element_ty).to(tl.float32) * weight.to(tl.float32)
-        _store(out_at, W, rows, columns, T, scaled)
+        _store(out_at, out_row, rows, columns, T, scaled)
 
 
 @triton.jit
@@ -141,29 +122,15 @@ def norm_gradient_kernel(
 
 
 @triton.jit
-def finish_heads_kernel(
-    joint_at, up_at, bias_at, cos_at, sin_at, joint_row, T,
-    W: tl.constexpr, LAYER: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, TURN: tl.constexpr,
-    ROWS: tl.constexpr,
-):  # fmt: skip
-    """Queries, keys and values in place: bias and adapter added, and queries and keys turned by their angles if `TURN`.
-
-    A row of `joint` is q, k, v, then what each layer's `down` made. A layer has LAYER columns (W, or 3 W as one).
-    """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    head = tl.program_id(1)  # of all 3 H
-    first = head * D + tl.arange(0, D // 2)
-    narrow = _load(joint_at, joint_row, rows, 3 * W + head * D // LAYER * R + tl.arange(0, R), T)
-    up, up_other = _load_up(up_at, first, R), _load_up(up_at, first + D // 2, R)
-    one = _load_adapted(joint_at, joint_row, rows, first, T, bias_at, narrow, up, BIAS)
-    other = _load_adapted(joint_at, joint_row, rows, first + D // 2, T, bias_at, narrow, up_other, BIAS)
-    if TURN:  # noqa: SIM102 (one is decided by the compiler, the other by each program)
-        if head * D < 2 * W:
-            cos = _load(cos_at, D // 2, rows, tl.arange(0, D // 2), T)
-            sin = _load(sin_at, D // 2, rows, tl.arange(0, D // 2), T)
-            one, other = one * cos - other * sin, other * cos + one * sin
-    _store(joint_at, joint_row, rows, first, T, one)
-    _store(joint_at, joint_row, rows, first + D // 2, T, other)
+def rotate_heads_kernel(joint_at, cos_at, sin_at, joint_row, T, D: tl.constexpr, ROWS: tl.constexpr):
+    """Queries and keys turned by their angles, in place. They are the first columns of a row of `joint`."""
+    rows, low = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, D // 2)
+    first = tl.program_id(1) * D + low
+    one = _load(joint_at, joint_row, rows, first, T).to(tl.float32)
+    other = _load(joint_at, joint_row, rows, first + D // 2, T).to(tl.float32)
+    cos, sin = _load(cos_at, D // 2, rows, low, T), _load(sin_at, D // 2, rows, low, T)
+    _store(joint_at, joint_row, rows, first, T, one * cos - other * sin)
+    _store(joint_at, joint_row, rows, first + D // 2, T, other * cos + one * sin)
 
 
 @triton.jit
@@ -209,38 +176,33 @@ def heads_gradient_kernel(
 
 @triton.jit
 def activate_kernel(
-    joint_at, up_at, bias_at, down_at, out_at, narrow_at, joint_row, T,
-    M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    joint_at, down_at, out_at, joint_row, out_row, T,
+    M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """The MLP's inner values: silu(gate) * up if `GATED`, else gelu; and what the next layer's `down` makes of them.
 
-    A row of `joint` is gate, up (or one of them), then what each layer's `down` made.
+    A row of `joint` begins with gate, up (or one of them). A row of `out` is the values, then what is made of them.
     """
     rows, rank = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, R)
-    inner: tl.constexpr = 2 * M if GATED else M
-    narrow = _load(joint_at, joint_row, rows, inner + rank, T)
-    if GATED:
-        narrow_up = _load(joint_at, joint_row, rows, inner + R + rank, T)
     made = tl.zeros([ROWS, R], tl.float32)
     for at in tl.range(0, M, BLOCK, num_stages=STAGES):  # said here, so that loads are in flight that feed no dot
         columns = at + tl.arange(0, BLOCK)
-        gate = _load_adapted(joint_at, joint_row, rows, columns, T, bias_at, narrow, _load_up(up_at, columns, R), BIAS)
+        gate = _load(joint_at, joint_row, rows, columns, T).to(tl.float32)
         share, _ = _gate_of(gate, not GATED)
         value = gate * share
         if GATED:
-            up = _load_up(up_at, M + columns, R)
-            value *= _load_adapted(joint_at, joint_row, rows, M + columns, T, bias_at, narrow_up, up, BIAS)
+            value *= _load(joint_at, joint_row, rows, M + columns, T).to(tl.float32)
         value = value.to(out_at.dtype.element_ty)
-        _store(out_at, M, rows, columns, T, value)
+        _store(out_at, out_row, rows, columns, T, value)
         made = tl.dot(value, tl.trans(_load_matrix(down_at, M, rank, columns)), made)
-    _store(narrow_at, R, rows, rank, T, made)
+    _store(out_at, out_row, rows, M + rank, T, made)
 
 
 @triton.jit
 def activation_gradient_kernel(
-    joint_at, up_at, bias_at, down_at, d_out_at, d_narrow_at, d_joint_at, d_down_at, d_up_at, joint_row, T, per_chunk,
-    M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    joint_at, d_out_at, d_narrow_at, d_joint_at, d_down_at, d_up_at, joint_row, d_narrow_row, T, per_chunk,
+    M: tl.constexpr, R: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the inner values, and one chunk's part of the weight gradients of the adapters on both sides.
@@ -251,36 +213,30 @@ def activation_gradient_kernel(
     chunk, rank = tl.program_id(1), tl.arange(0, R)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inner: tl.constexpr = 2 * M if GATED else M
-    # The adapters' parts of these columns stay on the chip while the positions pass by.
-    down = _load_matrix(down_at, M, rank, columns)  # [R, BLOCK]
-    gate_up = _load_up(up_at, columns, R)  # [BLOCK, R]
-    if GATED:
-        up_up = _load_up(up_at, M + columns, R)
     d_down, d_gate_up = tl.zeros([BLOCK, R], tl.float32), tl.zeros([BLOCK, R], tl.float32)
     d_up_up = tl.zeros([BLOCK, R], tl.float32)
     end = tl.minimum(chunk * per_chunk + per_chunk, T)
     for at in tl.range(chunk * per_chunk, end, ROWS, num_stages=STAGES):
         rows = at + tl.arange(0, ROWS)
-        narrow = _load(joint_at, joint_row, rows, inner + rank, T)
-        gate = _load_adapted(joint_at, joint_row, rows, columns, T, bias_at, narrow, gate_up, BIAS)
+        gate = _load(joint_at, joint_row, rows, columns, T).to(tl.float32)
         share, slope = _gate_of(gate, not GATED)
         value = gate * share
-        d_gate = share + value * (1.0 - share) * slope
-        d_narrow = _load(d_narrow_at, R, rows, rank, T)
-        d_out = tl.dot(d_narrow, down, _load(d_out_at, M, rows, columns, T).to(tl.float32))
-        d_gate *= d_out
-        if GATED:  # what is done with `d_out` is done before the other half is read: fewer values are alive at once
-            narrow_up = _load(joint_at, joint_row, rows, inner + R + rank, T)
+        d_out = _load(d_out_at, M, rows, columns, T).to(tl.float32)
+        d_gate = d_out * (share + value * (1.0 - share) * slope)
+        if GATED:
             d_up = (d_out * value).to(d_joint_at.dtype.element_ty)
             _store(d_joint_at, joint_row, rows, M + columns, T, d_up)
+            narrow_up = _load(joint_at, joint_row, rows, inner + R + rank, T)
             d_up_up = tl.dot(tl.trans(d_up), narrow_up, d_up_up)
-            up = _load_adapted(joint_at, joint_row, rows, M + columns, T, bias_at, narrow_up, up_up, BIAS)
+            up = _load(joint_at, joint_row, rows, M + columns, T).to(tl.float32)
             d_gate *= up
             value *= up
         d_gate = d_gate.to(d_joint_at.dtype.element_ty)
         _store(d_joint_at, joint_row, rows, columns, T, d_gate)
+        narrow = _load(joint_at, joint_row, rows, inner + rank, T)
         d_gate_up = tl.dot(tl.trans(d_gate), narrow, d_gate_up)
-        # Rows past the end have no gradient of `narrow`, so they add nothing here either.
+        # Rows past the end have no gradients, so they add nothing here either.
+        d_narrow = _load(d_narrow_at, d_narrow_row, rows, rank, T)
         d_down = tl.dot(tl.trans(value.to(d_narrow.dtype)), d_narrow, d_down)
     tl.store(d_down_at + (chunk * R + rank)[None, :] * M + columns[:, None], d_down)
     target = d_up_at + (chunk * inner + columns)[:, None] * R + rank[None, :]

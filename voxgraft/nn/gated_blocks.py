@@ -1,9 +1,12 @@
 """All blocks of a frozen body with adapters as one autograd function: what gated training needs, and nothing else.
 
 A frozen layer needs no weight gradient, and an adapter's wide results need not exist in memory. So the matrix products
-are the base's own, with the adapter's narrow ones as more columns of them, and kernels between the products do the rest
+are the base's own, with the adapter as more columns of their factors, and kernels between the products do the rest
 (`nn/block_kernels.py`; plain torch on a CPU). Kept for the backward pass are the inputs of both norms, the projections
 and the attention's output; norms and activations are computed again. Knows no family and no optimizer.
+
+Every product has the adapter inside it, and is rounded once: an adapter that has learned little is smaller than half a
+unit in the last place of the product, and `round(round(base) + adapter)` is `round(base)`.
 
 Shapes: T positions, W width, M width of the MLP, H heads of width D, R rank, N layers that share an input.
 """
@@ -20,13 +23,14 @@ from torch import Tensor, nn
 
 from voxgraft.nn.adapter import LoraLayer
 from voxgraft.nn.attention import (
+    FORWARD_TILES,
     KEY_GRADIENT_TILES,
     QUERY_GRADIENT_TILES,
     AttentionContext,
     Packing,
+    attention_forward,
     attention_key_gradients,
     attention_query_gradients,
-    tiled_attention_with_totals,
 )
 
 # Ranks that the kernels' small products take, and what widths must be multiples of.
@@ -110,9 +114,29 @@ class _Group:
     down: Tensor  # [N R, I], times the adapter's scale
     up: Tensor  # [sum of O, R]
 
+    wide_up: Tensor | None = None
+    """Of layers whose backward pass needs the narrow values: `up` of each beside the others', then a unit matrix.
+
+    [sum of O + N R, N R]
+    """
+
     @property
     def num_outputs(self) -> int:
         return len(self.up)
+
+    def joined_with_up(self) -> Tensor:
+        """The layers' weights and `up` as one matrix, for an input with its narrow values beside it.
+
+        With `wide_up` the product also copies the narrow values. [sum of O, + N R, I + N R]
+        """
+        first = self.weights[0]
+        if self.wide_up is not None:
+            zeros = self.down.new_zeros(self.down.shape)
+            if len(self.weights) == 1 and first.stride(0) == 1:
+                return torch.cat([torch.cat([first.T, zeros.T], 1), self.wide_up.T]).T
+            return torch.cat([torch.cat([*self.weights, zeros]), self.wide_up], 1)
+        assert len(self.weights) == 1
+        return torch.cat([first.T, self.up.T]).T if first.stride(0) == 1 else torch.cat([first, self.up], 1)
 
     def joined(self) -> Tensor:
         """The layers' weights and `down` as one matrix, so that one product does both. [sum of O + N R, I]"""
@@ -127,26 +151,27 @@ class _GatedBlocks(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, body: _Body, *adapters: Tensor) -> Tensor:
         groups, scale = _round_adapters(body, adapters, x.dtype)
         saved: list[dict[str, Any]] = []
-        out, stats = _norm(x, body.blocks[0].norm_in)
+        wide = _with_narrow(x, groups[0][0])
+        _, stats = _norm(x, body.blocks[0].norm_in, wide)
         for index, (attention_in, attention_out, mlp_in, mlp_out) in enumerate(groups):
             block = body.blocks[index]
             kept: dict[str, Any] = {"x": x, "stats": stats}
-            joint = out @ attention_in.joined().T  # [T, 3 W + N R]
-            _finish_heads(joint, attention_in, body)
-            mixed, log_total = _attend(body, joint)
-            sums = mixed @ attention_out.joined().T  # [T, W + R]
-            width = x.shape[1]
-            kept["attention_narrow"] = sums[:, width:].contiguous()  # a view would keep the whole product
-            middle, out, kept["middle_stats"] = _add_norm(
-                x, sums[:, :width], kept["attention_narrow"], attention_out, block.norm_mlp
-            )
-            kept |= {"joint": joint, "mixed": mixed, "log_total": log_total, "middle": middle}
-            kept["inner"] = out @ mlp_in.joined().T  # [T, M or 2 M, + N R]
-            values, kept["mlp_narrow"] = _activate(kept["inner"], mlp_in, mlp_out.down)
+            _make_narrow(wide, attention_in)
+            joint = _project(wide, attention_in)  # [T, 3 W + N R]
+            _rotate_heads(joint, body)
+            mixed = _with_narrow(x, attention_out)  # [T, W + R]
+            kept["log_total"] = _attend(body, joint, mixed)
+            _make_narrow(mixed, attention_out)
+            between = _with_narrow(x, mlp_in)
+            middle, _, kept["middle_stats"] = _add_norm(x, _project(mixed, attention_out), block.norm_mlp, between)
+            kept |= {"joint": joint, "mixed": mixed, "middle": middle}
+            _make_narrow(between, mlp_in)
+            kept["inner"] = _project(between, mlp_in)  # [T, M or 2 M, + N R]
+            values = _activate(kept["inner"], mlp_in, mlp_out.down)  # [T, M + R]
+            kept["mlp_narrow"] = values[:, -mlp_out.up.shape[1] :].contiguous()  # a view would keep all values
             last = index + 1 == len(groups)
             norm = body.final_norm if last else body.blocks[index + 1].norm_in
-            delta = values @ mlp_out.weights[0].T
-            x, out, stats = _add_norm(middle, delta, kept["mlp_narrow"], mlp_out, norm)
+            x, out, stats = _add_norm(middle, _project(values, mlp_out), norm, None if last else wide)
             saved.append(kept)
         ctx.body, ctx.groups, ctx.scale, ctx.saved, ctx.last = body, groups, scale, saved, (x, stats)
         return out
@@ -159,7 +184,8 @@ class _GatedBlocks(torch.autograd.Function):
         [d_out] = gradients
         x, stats = ctx.last
         ctx.last = None
-        d_sum, _ = _norm_gradient(x, d_out.contiguous(), None, body.final_norm, stats)
+        d_sum = _with_narrow(x, groups[-1][3])
+        _norm_gradient(x, d_out.contiguous(), None, body.final_norm, stats, d_sum)
         found: list[list[Tensor]] = []
         for index in reversed(range(len(groups))):
             kept = saved.pop()  # its memory is free for the blocks before it
@@ -168,35 +194,39 @@ class _GatedBlocks(torch.autograd.Function):
         pairs = found[::-1]  # of each layer: down, up
         if ctx.scale != 1:
             torch._foreach_mul_([down for down, _ in pairs], ctx.scale)
-        return d_sum, None, *(value for pair in pairs for value in pair)
+        return d_sum[:, : x.shape[1]], None, *(value for pair in pairs for value in pair)
 
 
 def _block_gradients(
     d_sum: Tensor, kept: dict[str, Any], groups: tuple[_Group, ...], block: BlockParts, body: _Body
 ) -> tuple[Tensor, list[list[Tensor]]]:
-    """The gradient of a block's input from that of its output, and those of its adapters (down, up) by layer."""
-    attention_in, attention_out, mlp_in, mlp_out = groups
-    rank, width = mlp_out.up.shape[1], d_sum.shape[1]
+    """The gradient of a block's input from that of its output, and those of its adapters (down, up) by layer.
 
-    d_narrow = d_sum @ mlp_out.up  # [T, R]
+    Both gradients have room for narrow ones. [T, W + R] -> [T, W + R]
+    """
+    attention_in, attention_out, mlp_in, mlp_out = groups
+    width = len(mlp_out.up)
+
+    d_values = _input_gradient(d_sum, mlp_out)  # [T, M]
+    d_sum, d_narrow = d_sum[:, :width], d_sum[:, width:]
     mlp_out_up = _weight_gradient(d_sum, kept["mlp_narrow"])
-    d_values = d_sum @ mlp_out.weights[0]  # [T, M]; the adapter's part is added where it is read
-    d_inner, mlp_out_down, mlp_in_up = _activation_gradient(kept["inner"], d_values, d_narrow, mlp_in, mlp_out.down)
+    d_inner, mlp_out_down, mlp_in_up = _activation_gradient(kept["inner"], d_values, d_narrow, mlp_in)
     del d_values
     d_norm = _input_gradient(d_inner, mlp_in)
-    d_middle = d_sum.new_empty(len(d_sum), width + rank)
+    d_middle = _with_narrow(kept["x"], attention_out)
     _, norm = _norm_gradient(kept["middle"], d_norm, d_sum, block.norm_mlp, kept["middle_stats"], d_middle)
     mlp_in_down = _weight_gradient(d_inner[:, mlp_in.num_outputs :], norm)
     del d_inner, d_norm
 
     d_mixed = _input_gradient(d_middle, attention_out)
     d_middle, d_narrow = d_middle[:, :width], d_middle[:, width:]
-    attention_out_up = _weight_gradient(d_middle, kept["attention_narrow"])
-    attention_out_down = _weight_gradient(d_narrow, kept["mixed"])
+    attention_out_up = _weight_gradient(d_middle, kept["mixed"][:, width:])
+    attention_out_down = _weight_gradient(d_narrow, kept["mixed"][:, :width])
     d_heads = _attention_gradient(body, kept, d_mixed)
     d_joint, attention_in_up = _heads_gradient(d_heads, kept["joint"], attention_in, body)
     d_norm = _input_gradient(d_joint, attention_in)
-    d_x, norm = _norm_gradient(kept["x"], d_norm, d_middle, block.norm_in, kept["stats"])
+    d_x = _with_narrow(kept["x"], mlp_out)
+    _, norm = _norm_gradient(kept["x"], d_norm, d_middle, block.norm_in, kept["stats"], d_x)
     attention_in_down = _weight_gradient(d_joint[:, attention_in.num_outputs :], norm)
     pairs = [
         *_split(attention_in_down, attention_in_up, len(attention_in.weights)),
@@ -218,6 +248,8 @@ def _round_adapters(
     first: Any = body.blocks[0].mlp_out
     scale, rank = float(first.scale), int(first.rank)
     targets: list[Tensor] = []
+    wide_targets: list[Tensor] = []
+    templates: dict[torch.Size, Tensor] = {}
     groups = []
     for block in body.blocks:
         made = []
@@ -233,13 +265,23 @@ def _round_adapters(
             biases = [layer.base_tensors().get("bias") for layer in layers]
             bias = None if biases[0] is None else biases[0] if len(layers) == 1 else torch.cat(biases)
             weights = tuple(layer.base_weight.T if layer.transposed else layer.base_weight for layer in layers)
-            made.append(_Group(tuple(weight.detach() for weight in weights), bias, down, up))
+            wide_up = None
+            if members is block.attention_in or members is block.mlp_in:
+                if down.shape + up.shape not in templates:
+                    unit = torch.eye(len(down), dtype=dtype, device=down.device)
+                    templates[down.shape + up.shape] = torch.cat([down.new_zeros(outputs, len(down)), unit])
+                wide_up = templates[down.shape + up.shape].clone()
+                own = torch.split(wide_up[:outputs], [one.out_features for one in layers])
+                wide_targets += [one[:, at * rank : (at + 1) * rank] for at, one in enumerate(own)]
+            made.append(_Group(tuple(weight.detach() for weight in weights), bias, down, up, wide_up))
         groups.append(tuple(made))
     # One kernel for all of them; what is scaled is scaled before it is rounded.
     sources = [value.detach() for value in adapters]
     if scale != 1:
         sources[::2] = torch._foreach_mul(sources[::2], scale)
     torch._foreach_copy_(targets, sources)
+    several = [group for made in groups for group in made if group.wide_up is not None]
+    torch._foreach_copy_(wide_targets, [up for group in several for up in group.up.chunk(len(group.weights))])
     return groups, scale
 
 
@@ -264,14 +306,40 @@ def _input_gradient(d_joint: Tensor, group: _Group) -> Tensor:
     return d_joint @ group.joined()
 
 
-def _attend(body: _Body, joint: Tensor) -> tuple[Tensor, Tensor | None]:
-    """[T, 3 W + ..] -> [T, W], and what the backward pass of attention in tiles needs of each row"""
+def _with_narrow(x: Tensor, group: _Group) -> Tensor:
+    """Room for an input of these layers, and for its narrow values beside it. [T, I] -> [T, I + N R]"""
+    return x.new_empty(len(x), x.shape[1] + len(group.down))
+
+
+def _make_narrow(wide: Tensor, group: _Group) -> None:
+    """Fill the columns for the narrow values of an input. [T, I + N R]"""
+    inputs = group.down.shape[1]
+    torch.mm(wide[:, :inputs], group.down.T, out=wide[:, inputs:])
+
+
+def _project(wide: Tensor, group: _Group) -> Tensor:
+    """The outputs of layers with bias and adapters, rounded once, then the narrow values if `wide_up` copies them.
+
+    [T, I + N R] -> [T, sum of O, + N R]
+    """
+    weight = group.joined_with_up().T
+    if group.bias is None:
+        return wide @ weight
+    return torch.addmm(F.pad(group.bias, (0, weight.shape[1] - len(group.bias))), wide, weight)
+
+
+def _attend(body: _Body, joint: Tensor, into: Tensor) -> Tensor | None:
+    """Fills the first columns of `into`; returns what the backward pass of attention in tiles needs of each row.
+
+    [T, 3 W + ..], [T, W + ..]
+    """
     q, k, v = _heads(body, joint)
+    mixed = torch.unflatten(into[:, : body.num_heads * body.head_width], 1, (body.num_heads, -1))
     if body.packing.backend == "tiles":
         assert body.packing.tiles is not None
-        mixed, log_total = tiled_attention_with_totals(q, k, v, body.packing.tiles)
-        return mixed.flatten(1), log_total
-    return body.packing.attend(0, q, k, v).flatten(1), None
+        return attention_forward(q, k, v, body.packing.tiles[0], FORWARD_TILES, mixed)[1]
+    mixed.copy_(body.packing.attend(0, q, k, v))
+    return None
 
 
 def _attention_gradient(body: _Body, kept: dict[str, Any], d_mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -281,7 +349,8 @@ def _attention_gradient(body: _Body, kept: dict[str, Any], d_mixed: Tensor) -> t
     if body.packing.backend == "tiles":
         tiles = body.packing.tiles
         assert tiles is not None
-        out, log_total = kept["mixed"].view(qkv[0].shape), kept["log_total"]
+        out = torch.unflatten(kept["mixed"][:, : d_mixed.shape[1]], 1, (body.num_heads, -1))
+        log_total = kept["log_total"]
         dq, pairs = attention_query_gradients(qkv, (out, d_out), log_total, tiles[1], QUERY_GRADIENT_TILES)
         dk, dv = attention_key_gradients(qkv, d_out, pairs, tiles[2], KEY_GRADIENT_TILES)
         return dq.flatten(1), dk.flatten(1), dv.flatten(1)
@@ -319,11 +388,11 @@ class KernelConfig:
     """Into how many chunks positions are cut where a weight gradient is summed over them."""
 
 
-# The fastest of `benchmarks/block_kernels.py` on an H200 (docs/log.md, 2026-11-19), but for the last: that kernel has
-# changed since, and is compiled to at most 255 registers without a spill.
+# The fastest of `benchmarks/block_kernels.py` on an H200 (docs/log.md, 2026-11-19). All but NORM_GRADIENT and
+# HEADS_GRADIENT do less since, and were not measured again.
 ADD_NORM = KernelConfig(rows=32, warps=4, block=128)
 NORM_GRADIENT = KernelConfig(rows=4, warps=8)  # whole rows at a time
-FINISH_HEADS = KernelConfig(rows=64, warps=4)  # one head
+ROTATE_HEADS = KernelConfig(rows=64, warps=4)  # one head
 HEADS_GRADIENT = KernelConfig(rows=64, warps=4, stages=3)  # one head
 ACTIVATE = KernelConfig(rows=64, warps=4, stages=3)
 ACTIVATION_GRADIENT = KernelConfig(rows=64, warps=4, stages=3)
@@ -344,42 +413,40 @@ def _launch(name: str, grid: tuple[int, ...], config: KernelConfig, *arguments: 
         kernel(*arguments, **options)
 
 
-def _add_norm(
-    x: Tensor, delta: Tensor, narrow: Tensor, group: _Group, norm: nn.Module
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x + delta + bias + narrow upᵀ, its norm, and what the norm's gradient needs. [T, W], [T, W], [T, R]"""
+def _add_norm(x: Tensor, delta: Tensor, norm: nn.Module, into: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x + delta, its norm, and what the norm's gradient needs. The norm is written to the first columns of `into`."""
     if not uses_kernels(x):
-        total = x + (delta + (0 if group.bias is None else group.bias) + narrow @ group.up.T)
-        return total, *_norm(total, norm)
-    return _launch_add_norm(x, delta, narrow, group, norm)
+        total = x + delta
+        return total, *_norm(total, norm, into)
+    return _launch_add_norm(x, delta, norm, into)
 
 
-def _norm(x: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+def _norm(x: Tensor, norm: nn.Module, into: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """[T, W] -> [T, W], and 1 / deviation and mean of each row, [2, T]"""
     if uses_kernels(x):
-        return _launch_add_norm(x, None, None, None, norm)[1:]
+        return _launch_add_norm(x, None, norm, into)[1:]
     wide, eps = x.float() if x.element_size() == 2 else x, _eps(norm)
     mean = wide.mean(-1) if _is_layer_norm(norm) else wide.new_zeros(len(x))
     inverse = torch.rsqrt((wide - mean[:, None]).square().mean(-1) + eps)
     out: Tensor = norm(x)
+    if into is not None:
+        out = into[:, : x.shape[1]].copy_(out)
     return out, torch.stack([inverse, mean])
 
 
 def _launch_add_norm(
-    x: Tensor, delta: Tensor | None, narrow: Tensor | None, group: _Group | None, norm: nn.Module
+    x: Tensor, delta: Tensor | None, norm: nn.Module, into: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     num, width = x.shape
-    out, stats = torch.empty_like(x), x.new_empty(2, num, dtype=torch.float32)
+    out = torch.empty_like(x) if into is None else into[:, :width]
+    stats = x.new_empty(2, num, dtype=torch.float32)
     total = x if delta is None else torch.empty_like(x)
-    rows, rank = ADD_NORM.rows, 16 if group is None else group.up.shape[1]
-    bias = None if group is None else group.bias
     weight, norm_bias = _norm_weights(norm)
     block = WIDTH_UNIT if width % ADD_NORM.block else ADD_NORM.block
     _launch(
-        "add_norm_kernel", (-(-num // rows),), ADD_NORM,
-        x, delta, narrow, None if group is None else group.up, bias, weight, norm_bias, total, out, stats,
-        x.stride(0), 0 if delta is None else delta.stride(0), 0 if narrow is None else narrow.stride(0), num,
-        _eps(norm), width, rank, delta is not None, bias is not None, _is_layer_norm(norm), rows, block,
+        "add_norm_kernel", (-(-num // ADD_NORM.rows),), ADD_NORM,
+        x, delta, weight, norm_bias, total, out, stats, x.stride(0), out.stride(0), num, _eps(norm),
+        width, delta is not None, _is_layer_norm(norm), ADD_NORM.rows, block,
     )  # fmt: skip
     return total, out, stats
 
@@ -410,24 +477,22 @@ def _norm_gradient(
     return out, normed
 
 
-def _finish_heads(joint: Tensor, group: _Group, body: _Body) -> None:
-    """Queries, keys and values in place: bias and adapters added, and turned by Llama's angles. [T, 3 W + N R]"""
-    outputs, narrow = joint[:, : group.num_outputs], joint[:, group.num_outputs :]
-    num_layers, head = len(group.weights), body.head_width
-    cos, sin = body.rotation if body.rotation is not None else (None, None)
+def _rotate_heads(joint: Tensor, body: _Body) -> None:
+    """Queries and keys turned by Llama's angles, in place. [T, 3 W + N R]"""
+    if body.rotation is None:
+        return
+    cos, sin = body.rotation
+    num_heads, head = 2 * body.num_heads, body.head_width
     if uses_kernels(joint):
-        rows = FINISH_HEADS.rows
+        rows = ROTATE_HEADS.rows
         _launch(
-            "finish_heads_kernel", (-(-len(joint) // rows), 3 * body.num_heads), FINISH_HEADS,
-            joint, group.up, group.bias, cos, sin, joint.stride(0), len(joint), group.num_outputs // 3,
-            group.num_outputs // num_layers, head, group.up.shape[1], group.bias is not None, cos is not None, rows,
+            "rotate_heads_kernel", (-(-len(joint) // rows), num_heads), ROTATE_HEADS,
+            joint, cos, sin, joint.stride(0), len(joint), head, rows,
         )  # fmt: skip
         return
-    outputs += _adapter_outputs(narrow, group)
-    if cos is not None and sin is not None:
-        turned = torch.unflatten(outputs[:, : group.num_outputs // 3 * 2], 1, (-1, head))
-        one, other = turned.chunk(2, -1)
-        turned.copy_(torch.cat([one * cos - other * sin, other * cos + one * sin], -1))
+    turned = torch.unflatten(joint[:, : num_heads * head], 1, (-1, head))
+    one, other = turned.chunk(2, -1)
+    turned.copy_(torch.cat([one * cos - other * sin, other * cos + one * sin], -1))
 
 
 def _heads_gradient(
@@ -455,24 +520,24 @@ def _heads_gradient(
     return d_joint, _up_gradient(outputs, joint[:, group.num_outputs :], num_layers)
 
 
-def _activate(inner: Tensor, group: _Group, down: Tensor) -> tuple[Tensor, Tensor]:
-    """The MLP's inner values, and what the next layer's `down` makes of them. -> [T, M], [T, R]"""
-    num, rank, gated = len(inner), group.up.shape[1], len(group.weights) == 2
-    width = down.shape[1]
+def _activate(inner: Tensor, group: _Group, down: Tensor) -> Tensor:
+    """The MLP's inner values, and beside them what the next layer's `down` makes of them. -> [T, M + R]"""
+    num, rank, gated, width = len(inner), group.up.shape[1], len(group.weights) == 2, down.shape[1]
+    out = inner.new_empty(num, width + rank)
     if uses_kernels(inner):
-        values, narrow, rows = inner.new_empty(num, width), inner.new_empty(num, rank), ACTIVATE.rows
         _launch(
-            "activate_kernel", (-(-num // rows),), ACTIVATE,
-            inner, group.up, group.bias, down, values, narrow, inner.stride(0), num, width, rank, gated,
-            group.bias is not None, rows, ACTIVATE.block, ACTIVATE.stages,
+            "activate_kernel", (-(-num // ACTIVATE.rows),), ACTIVATE,
+            inner, down, out, inner.stride(0), out.stride(0), num, width, rank, gated, ACTIVATE.rows, ACTIVATE.block,
+            ACTIVATE.stages,
         )  # fmt: skip
-        return values, narrow
-    values = _activation(_inner_values(inner, group))
-    return values, values @ down.T
+        return out
+    out[:, :width] = _activation(_inner_values(inner, group))
+    torch.mm(out[:, :width], down.T, out=out[:, width:])
+    return out
 
 
 def _activation_gradient(
-    inner: Tensor, d_values: Tensor, d_narrow: Tensor, group: _Group, down: Tensor
+    inner: Tensor, d_values: Tensor, d_narrow: Tensor, group: _Group
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the layers before the activation, with room for the narrow ones; of `down` after it, of `up` before.
 
@@ -481,20 +546,19 @@ def _activation_gradient(
     num, rank, gated = len(inner), group.up.shape[1], len(group.weights) == 2
     d_inner = torch.empty_like(inner)
     if uses_kernels(inner):
-        config, width = ACTIVATION_GRADIENT, down.shape[1]
-        d_down = inner.new_empty(config.chunks, *down.shape, dtype=torch.float32)
+        config, width = ACTIVATION_GRADIENT, d_values.shape[1]
+        d_down = inner.new_empty(config.chunks, rank, width, dtype=torch.float32)
         d_up = inner.new_empty(config.chunks, *group.up.shape, dtype=torch.float32)
         _launch(
             "activation_gradient_kernel", (width // config.block, config.chunks), config,
-            inner, group.up, group.bias, down, d_values, d_narrow, d_inner, d_down, d_up, inner.stride(0), num,
-            _per_chunk(num, config), width, rank, gated, group.bias is not None, config.rows, config.block,
-            config.stages,
+            inner, d_values, d_narrow, d_inner, d_down, d_up, inner.stride(0), d_narrow.stride(0), num,
+            _per_chunk(num, config), width, rank, gated, config.rows, config.block, config.stages,
         )  # fmt: skip
         return d_inner, d_down.sum(0), d_up.sum(0)
     with torch.enable_grad():
-        before = _inner_values(inner, group).requires_grad_()
+        before = _inner_values(inner, group).detach().requires_grad_()
         values = _activation(before)
-        [gradient] = torch.autograd.grad(values, before, d_values + d_narrow @ down)
+        [gradient] = torch.autograd.grad(values, before, d_values)
     d_inner[:, : group.num_outputs] = gradient.flatten(1)
     narrow = inner[:, group.num_outputs :]
     return d_inner, d_narrow.T @ values.detach(), _up_gradient(gradient.flatten(1), narrow, len(group.weights))
@@ -506,8 +570,7 @@ def _per_chunk(num_positions: int, config: KernelConfig) -> int:
 
 
 def _inner_values(inner: Tensor, group: _Group) -> Tensor:
-    outputs, narrow = inner[:, : group.num_outputs], inner[:, group.num_outputs :]
-    return torch.unflatten(outputs + _adapter_outputs(narrow, group), 1, (len(group.weights), -1))
+    return torch.unflatten(inner[:, : group.num_outputs], 1, (len(group.weights), -1))
 
 
 def _activation(inner: Tensor) -> Tensor:
@@ -515,14 +578,6 @@ def _activation(inner: Tensor) -> Tensor:
     if inner.shape[1] == 2:
         return F.silu(inner[:, 0]) * inner[:, 1]
     return F.gelu(inner[:, 0], approximate="tanh")
-
-
-def _adapter_outputs(narrow: Tensor, group: _Group) -> Tensor:
-    """[T, N R] -> [T, sum of O]"""
-    num_layers = len(group.weights)
-    parts = zip(narrow.chunk(num_layers, 1), group.up.chunk(num_layers), strict=True)
-    added = torch.cat([own @ up.T for own, up in parts], 1)
-    return added if group.bias is None else added + group.bias
 
 
 def _up_gradient(d_outputs: Tensor, narrow: Tensor, num_layers: int) -> Tensor:

@@ -71,7 +71,8 @@ def _update_softmax(q, k, v, rows, keys, state, scale, MASKED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["T", "H"])
 def attend_tile(
-    q_at, k_at, v_at, out_at, log_total_at, tiles_at, q_row, q_head, k_row, k_head, v_row, v_head, T, scale, H,
+    q_at, k_at, v_at, out_at, log_total_at, tiles_at, q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head,
+    T, scale, H,  # noqa: ARG001 (all three kernels are launched alike)
     D: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr, PEEL: tl.constexpr, AXIS: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries over the keys up to each, BLOCK at a time; `PEEL` masks only the blocks that need it."""
@@ -96,7 +97,7 @@ def attend_tile(
         state = _update_softmax(q, k, v, rows, at + block, state, scale, True)
     highest, total, mixed = state
     # Rows past the end of the sequence are never stored, so what was computed for them does not matter.
-    _store_rows(_head_pointer(out_at, start, H * D, D, AXIS), rows, H * D, length, mixed / total[:, None], D)
+    _store_rows(_head_pointer(out_at, start, out_row, out_head, AXIS), rows, out_row, length, mixed / total[:, None], D)
     line = log_total_at + tl.program_id(1 - AXIS).to(tl.int64) * T + start
     tl.store(line + rows, highest * scale + tl.log2(total), mask=rows < length)
 
@@ -116,7 +117,7 @@ def _add_query_gradient(q, k, v, d_out, log_total, inner, rows, keys, dq, scale,
 @triton.jit(do_not_specialize=["T", "H"])
 def query_tile_gradients(
     q_at, k_at, v_at, out_at, d_out_at, log_total_at, pairs_at, dq_at, tiles_at, q_row, q_head, k_row, k_head,
-    v_row, v_head, d_row, d_head, T, scale, H,
+    v_row, v_head, out_row, out_head, d_row, d_head, T, scale, H,
     D: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr, PEEL: tl.constexpr, AXIS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of queries; also `pairs`: each row's `log_total`, and its output times its gradient.
@@ -130,7 +131,7 @@ def query_tile_gradients(
     rows, block = before + tl.arange(0, TILE), tl.arange(0, BLOCK)
     k_at, v_at = _head_pointer(k_at, start, k_row, k_head, AXIS), _head_pointer(v_at, start, v_row, v_head, AXIS)
     d_out = _load_rows(_head_pointer(d_out_at, start, d_row, d_head, AXIS), rows, d_row, length, D, False)
-    out = _load_rows(_head_pointer(out_at, start, H * D, D, AXIS), rows, H * D, length, D, False)
+    out = _load_rows(_head_pointer(out_at, start, out_row, out_head, AXIS), rows, out_row, length, D, False)
     inner = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
     line = tl.program_id(1 - AXIS).to(tl.int64) * T + start
     log_total = tl.load(log_total_at + line + rows, mask=rows < length, other=0.0)

@@ -11,7 +11,7 @@ from dataclasses import astuple, replace
 import torch
 
 from benchmarks.block_kernels import CANDIDATES, Block
-from tests.support.gated_bodies import BODIES, make_body, make_logits, run_body
+from tests.support.gated_bodies import BODIES, make_body, make_logits, run_body, small_effects
 from tests.support.workers.tiles import let_numpy_count
 from voxgraft.nn import gated_blocks, layers
 
@@ -47,6 +47,8 @@ def main() -> None:
     for name in BODIES:
         for dtype in (torch.float32, torch.float16):
             found[name, dtype] = run_body(make_body(name, dtype), fused=True)
+    for name in BODIES:
+        found["small effects", name] = small_effects(name, fused=True)
     for dtype in (torch.float32, torch.float16):
         logits, targets = make_logits(dtype)
         total = layers._CrossEntropySum.apply(logits, targets)  # type: ignore[no-untyped-call]
