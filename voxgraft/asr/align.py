@@ -518,7 +518,7 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
         "empty": empty,
         "imports": [done.to_json() for done in results],
     }
-    lines: list[Line] = [f"{pluralize(made, 'phrase')} transcribed with {recognizer.name}"]
+    lines: list[Line] = [f"{pluralize(made, 'phrase')} transcribed by the recognizer {recognizer.name}"]
     if silent:
         lines.append(f"no words were recognized in {pluralize(silent, 'other phrase')}")
     lines += [f"no speech was recognized in {name}" for name in empty]

@@ -202,18 +202,20 @@ def data_verify(settings: DataVerifySettings) -> SimpleResult:
         "by_sound": sorted({clip.language for clip in ranked if heard[clip.id][1]}),
         "missing_audio": missing,
     }
-    median = f", median disagreement {values['median']}" if scores else ""
-    lines: list[Line] = [f"{pluralize(len(ranked), 'clip')} compared with {recognizer.name}{median}"]
+    median = f"; median disagreement {values['median']} (0: equal, 1: nothing in common)" if scores else ""
+    lines: list[Line] = [
+        f"{pluralize(len(ranked), 'clip')} compared with the transcripts of the recognizer {recognizer.name}{median}"
+    ]
     if values["by_sound"]:
         lines.append(
-            f"compared by classes of sounds, since {recognizer.name} does not know {', '.join(values['by_sound'])}"
+            f"compared by classes of sounds, because {recognizer.name} does not know {', '.join(values['by_sound'])}"
         )
     if worst:
         rows = tuple(
             (clip.id, f"{scores[clip.id]:.2f}", f"{clip.text:.40}", f"{clip.other['heard']:.40}")
             for clip in worst[:MAX_SHOWN]
         )
-        lines.append(Table(("worst clips", "disagreement", "text", "heard"), rows))
+        lines.append(Table(("worst clips", "disagreement", "text", "transcript"), rows))
     lines.append(f"{pluralize(len(marked), 'clip')} marked as {TEXT_MISMATCH}; none was deleted")
     if marked:
         lines.append("listen, correct or accept them in `voxgraft ui` (Data, Review transcripts)")

@@ -604,15 +604,15 @@ class PrepareSettings(RunSettings):
 
     run: RunWithFlags
     manifest: Path | None = None
-    """Dataset to encode: its folder, or its manifest.jsonl. Default: data.dataset."""
+    """Dataset to encode: its folder, or its manifest.jsonl. Default: the run's dataset (data.dataset)."""
     engine: EngineName = "local"
-    """Engine: local (processes on this machine) or ray (Ray Data on the cluster at RAY_ADDRESS, or here)."""
+    """Engine: local (processes on this machine) or ray (Ray Data; on the cluster at RAY_ADDRESS, if set)."""
     workers: int | None = Field(None, ge=1, le=4096)
     """Number of worker processes. Default: on the CPU one per core, or fewer if memory is short; on CUDA one."""
     batch_seconds: float = Field(60.0, gt=0, le=3600)
     """Seconds of audio per encoder batch. Clips of a batch have similar lengths."""
     voices: tuple[str, ...] = ()
-    """For bases that cannot clone voices: SPEAKER=VOICE, once per speaker. Other speakers get the voices in turn."""
+    """Voices, for bases that cannot clone any: SPEAKER=VOICE for each speaker. Other speakers get them in turn."""
     device: str | None = None
     """Device of the encoder: cpu, cuda or cuda:N. Default: cuda if available, else cpu."""
 

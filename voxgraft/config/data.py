@@ -24,7 +24,7 @@ class DataImportSettings(Settings):
     """Recordings, their texts, and how to cut them into clips."""
 
     dataset: Path
-    """Folder of the dataset. If it exists, the clips are added."""
+    """Folder of the dataset. If it exists, the clips are added to it."""
     sources: tuple[Path, ...] = Field(min_length=1)
     """Folders or files to import: subtitles with media, metadata.csv, Kaldi, TextGrid, parquet and others."""
     language: str = Field(pattern=LANGUAGE_PATTERN)
@@ -87,7 +87,7 @@ class DataMergeSettings(Settings):
     """The datasets to merge."""
 
     dataset: Path
-    """Folder of the merged dataset. If it exists, the clips are added."""
+    """Folder of the merged dataset. If it exists, the clips are added to it."""
     sets: tuple[Path, ...] = Field(min_length=1)
     """Folders of the datasets to merge. They are not changed."""
     used_only: bool = False

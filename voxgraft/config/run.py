@@ -62,7 +62,7 @@ LanguageTexts = Annotated[
     tuple[Path, ...],
     Field(
         description="Text files of the new language, to train the tokenizer on: one sentence per line, or the "
-        "manifest.jsonl of a dataset."
+        "manifest.jsonl of a dataset. Default: the texts of the run's dataset."
     ),
 ]
 ProofTexts = Annotated[
@@ -154,7 +154,7 @@ class DataSettings(Settings):
     max_left_out: float = Field(0.2, ge=0, le=1)
     """Maximum share of the lines, or of the sources, that may be unusable. If there are more, the import fails."""
     dataset: Path | None = None
-    """Dataset folder of the run: manifest.jsonl and clips. Default: RUN/data."""
+    """Folder of the run's dataset: manifest.jsonl and clips. Default: RUN/data."""
     train: tuple[Path, ...] = ()
     """Folders with prepared training clips of the new language. Default: RUN/data/train."""
     valid: tuple[Path, ...] = ()

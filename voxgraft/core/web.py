@@ -76,7 +76,7 @@ def find_rejection_reason(
     reached = str((scope.get("server") or ("",))[0]).lower().removeprefix("::ffff:")
     name = ""
     with suppress(ValueError):
-        # urlsplit ignores what stands between the bracket and the port.
+        # urlsplit ignores text between the bracket and the port.
         name = (urlsplit(f"//{host}").hostname or "").lower() if not _AFTER_ADDRESS.search(host) else ""
     if not name or name not in {*names, reached}:
         return "this host name is not allowed; add it with --names"

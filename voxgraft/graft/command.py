@@ -110,7 +110,7 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
         lines.append(f"  the base already has every letter of {name}; added: {tag}")
         lines.append("  this is fine: its text is encoded with the base's own tokens")
     else:
-        scripts = f" (all of the script {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
+        scripts = f" (whole script: {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
         tag = f", the tag {additions.tag}" if additions.tag else ""
         longer = f"{len(additions.merges):,} tokens of several characters"
         lines.append(f"  added: {len(additions.characters):,} characters{scripts}, {longer}{tag}")
@@ -483,7 +483,7 @@ def extend(settings: ExtendSettings) -> SimpleResult:
         lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
     if proof:
         lines.append(
-            f"old rows are the same bits: {proof.rows_identical:,} old rows and {proof.tensors_identical:,} other "
-            f"tensors read back, {proof.bytes_compared:,} bytes"
+            f"verified: {proof.rows_identical:,} old rows and {proof.tensors_identical:,} other tensors are "
+            f"bit-identical to the input ({proof.bytes_compared:,} bytes read again)"
         )
     return SimpleResult(values, (*lines, f"written to {settings.output}"))

@@ -223,7 +223,9 @@ class DiagnoseResult:
             items = [item for item in found.findings if item.level == level]
             lines += [style_line((item.lines()[0], style)) for item in items]
         lines += ["", style_line((verdict.word, VERDICT_STYLES[verdict.word]), f": {verdict.sentence}")]
-        lines += [f"  why: {verdict.reason}", *(f"  $ {command}" for command in verdict.commands)]
+        # Some are done in another trainer, and are no command lines.
+        steps = (f"  {'$' if text.startswith('voxgraft ') else 'next:'} {text}" for text in verdict.commands)
+        lines += [f"  why: {verdict.reason}", *steps]
         return [*lines, f"report: {self.folder / DIAGNOSIS_REPORT_NAME}"] if self.folder else lines
 
 

@@ -116,7 +116,7 @@ def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
     parts = {part: format_count(trained) for part, (trained, _) in report.parts.items() if trained}
     if "adapter" in parts:
         parts["adapter"] += f" (rank {options.rank})"
-    share = f"{format_count(report.trained)} of {format_count(total)} ({report.trained / total:.1%})"
+    share = f"{format_count(report.trained)} of {format_count(total)} parameters ({report.trained / total:.1%})"
 
     # By what asks for a gradient, not by the mode: the line stays true whatever a mode does.
     moving = [part for part, (trained, _) in report.parts.items() if trained and part in BASE_PARTS]
@@ -143,7 +143,7 @@ def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
             f"{card.tokenizer}, sha256 {own_hash[:HASH_PREFIX_LENGTH]}, {setup.graft.tokenizer.size:,} tokens"
         ),
         "text rows": rows,
-        "trained": f"{_join_pairs(parts)}; in total {share} parameters",
+        "trained": f"{_join_pairs(parts)}; in total {share}",
         "fixed": fixed,
         "device": ", ".join(details),
     }
