@@ -136,7 +136,7 @@ class RunData:
         return not any(item.level == "error" for item in self.findings)
 
 
-# What stands for the folder that a user has to give.
+# In place of the folder that a user has to give.
 RECORDINGS_WORD = "RECORDINGS"
 
 

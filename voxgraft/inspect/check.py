@@ -276,7 +276,7 @@ def evaluation_findings(subject: CheckSubject) -> list[Finding]:
         try:
             look()
         except VoxgraftError as error:
-            # Training goes on with a recognizer that does not know the language: its speech is then not measured.
+            # Training continues with a recognizer that does not know the language: its speech is then not measured.
             kept = "warning" if error.code == "recognizer-language" else level
             found.append(replace(error.finding, level=kept))
     return found

@@ -199,11 +199,12 @@ def build_generic_normalizer(
     name = GENERIC_VERSION + suffix + (f"+{NUM2WORDS_PACKAGE}-{edition}" if numbers else "")
     # Numbers come after marks and invisible characters, which may be inside them.
     read: tuple[NormalizationStep, ...] = (Num2WordsExpander(numbers),) if numbers else ()
-    plain_marks = partial(_replace_marks, kept=kept_marks, apostrophe=apostrophe)
-    return Normalizer(language, name, (clean_characters, plain_marks, *read, collapse_spaces), _note_remaining_digits)
+    plain_marks = partial(replace_marks, kept=kept_marks, apostrophe=apostrophe)
+    return Normalizer(language, name, (clean_characters, plain_marks, *read, collapse_spaces), note_remaining_digits)
 
 
-def _replace_marks(draft: TextEditor, *, kept: str, apostrophe: str) -> None:
+def replace_marks(draft: TextEditor, *, kept: str, apostrophe: str) -> None:
+    """Plain marks for typographic ones, except `kept`; the letter `apostrophe` inside words, if the language has one."""
     marks = {mark: plain for mark, plain in TYPOGRAPHIC_MARKS.items() if mark not in kept}
     draft.rewrite("plain-mark", _TYPOGRAPHIC_MARK, lambda match: marks.get(match.group()))
     draft.rewrite("turned-mark", _REVERSED_MARK, lambda match: REVERSED_MARKS[match.group()])
@@ -232,7 +233,8 @@ def collapse_spaces(draft: TextEditor) -> None:
     )
 
 
-def _note_remaining_digits(text: str) -> Iterator[TextNote]:
+def note_remaining_digits(text: str) -> Iterator[TextNote]:
+    """Digits that no rule has read."""
     for match in _DIGIT_RUN.finditer(text):
         yield TextNote("digits-left", match.group(), match.start())
 
