@@ -305,7 +305,7 @@ def test_the_base_is_the_same_bits_after_training_the_adapter_with_weight_decay(
 def test_an_adapter_and_new_rows_are_trained_together_and_counted_apart(base: Speaker) -> None:
     model = copy.deepcopy(base)
     digests = hash_base_tensors(model)
-    grow_layers(model, ["emb"], num_new=2)
+    grow_layers(model, ["emb"], num_new=2, spare_rows=0)
     gate = add_adapter(model, LAYERS, RANK, ALPHA, seed=1)
     trained = freeze_base(model)
     assert "emb.new_weight" in trained

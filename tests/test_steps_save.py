@@ -212,6 +212,16 @@ def test_values_beyond_the_limits_of_reading_are_refused_before_anything_is_writ
     assert not run.steps.exists()
 
 
+def test_a_step_that_the_disk_has_no_room_for_is_refused_before_anything_is_written(run: RunFolder) -> None:
+    free = shutil.disk_usage(run.path).free
+    # Two bytes each: more than fits, although half as many bytes would fit. They have no memory, and no file.
+    large = torch.empty(free // 4 * 3, dtype=torch.float16, device="meta")
+    error = refused(save_step, run, TrainState(1, {"rows": {"new": large}}, {}), keep_last=1)
+    assert error.code == "disk-too-small"
+    assert f"{2 * large.numel():,} bytes" in error.finding.found
+    assert list_complete_steps(run) == []
+
+
 # ---- damage -------------------------------------------------------------------------------------------------
 
 

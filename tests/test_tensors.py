@@ -158,3 +158,16 @@ def test_memory_is_the_model_and_one_tensor_or_one_tensor_when_streamed(tmp_path
     assert size == 8 * one
     assert streamed < 3 * one
     assert whole < size + 3 * one
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, None])
+def test_whole_numbers_that_a_model_counts_with_stay_whole(dtype: torch.dtype | None, tmp_path: Path) -> None:
+    count, weight = torch.tensor(1 << 40), torch.ones(2, dtype=torch.bfloat16)
+    save_file({"count": count, "weight": weight}, tmp_path / "m.safetensors")
+    shapes = {"count": (), "weight": (2,)}
+    found = dict(iter_tensors(tmp_path / "m.safetensors", shapes, dtype=dtype, integers={"count"}))
+    assert (found["count"].dtype, int(found["count"])) == (torch.int64, 1 << 40)
+    assert found["weight"].dtype == (dtype or torch.bfloat16)
+    with pytest.raises(CheckpointError) as caught:
+        next(iter_tensors(tmp_path / "m.safetensors", shapes, integers={"weight"}))
+    assert caught.value.code == "tensors-mismatch"

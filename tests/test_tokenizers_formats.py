@@ -389,6 +389,7 @@ NEAR, FAR = 1 << 10 | 1 << 8, 1 << 10 | 1 << 9 | 1 << 8
         (charsmap(NEAR, 0, b"a\0", num_units=512)[: 4 + 2048], "table is damaged"),
         ((1024).to_bytes(4, "little") + charsmap(FAR, 0, b"a\0", num_units=512)[4:], "points outside itself"),
         (charsmap(255 << 10 | 1 << 8, 0, b"a\0"), ""),
+        (charsmap(NEAR, 0, b"a\xff\0"), "neither JSON nor a SentencePiece model"),  # a text that is not UTF-8
     ],
 )
 def test_a_normalizers_table_reaches_the_library_only_if_no_jump_leaves_it(table: bytes, found: str) -> None:

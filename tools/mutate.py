@@ -136,7 +136,12 @@ TOPICS = (
     Topic(
         "forms",
         ("voxgraft/checkpoints/load.py",),
-        ("tests/test_base_folders.py", "tests/test_verdict_table.py", "tests/test_checkpoints_refused.py"),
+        (
+            "tests/test_tensors.py",
+            "tests/test_base_folders.py",
+            "tests/test_verdict_table.py",
+            "tests/test_checkpoints_refused.py",
+        ),
     ),
     Topic(
         "tokenizer",

@@ -299,7 +299,7 @@ class GrownHead(GrownLayer):
         return torch.cat([base[..., :pieces], new, base[..., pieces:]], dim=-1)
 
 
-def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_rows: int = 0) -> dict[str, GrownLayer]:
+def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_rows: int) -> dict[str, GrownLayer]:
     """Replace the named nn.Embedding and nn.Linear modules of a base by grown ones, under every name they have.
 
     All or nothing: every point is looked at before the first is replaced. Grow before the optimizer is built.

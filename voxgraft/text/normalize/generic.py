@@ -204,7 +204,7 @@ def build_generic_normalizer(
 
 
 def replace_marks(draft: TextEditor, *, kept: str, apostrophe: str) -> None:
-    """Plain marks for typographic ones, except `kept`; the letter `apostrophe` inside words, if the language has one."""
+    """Plain marks for typographic ones, except `kept`; the letter `apostrophe` inside words, if there is one."""
     marks = {mark: plain for mark, plain in TYPOGRAPHIC_MARKS.items() if mark not in kept}
     draft.rewrite("plain-mark", _TYPOGRAPHIC_MARK, lambda match: marks.get(match.group()))
     draft.rewrite("turned-mark", _REVERSED_MARK, lambda match: REVERSED_MARKS[match.group()])
