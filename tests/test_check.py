@@ -347,7 +347,9 @@ def test_characters_without_a_piece_are_named_with_code_point_and_count(index: M
 def test_text_that_never_touches_a_new_row_is_reported(index: Made, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("an English sentence\n", encoding="utf-8")
-    assert "text-off-new-rows" in codes(checked(**index.loose(texts=(texts,))), "warning")
+    result = checked(**index.loose(texts=(texts,)))
+    assert "text-off-new-rows" in codes(result, "warning")
+    assert "new rows for letters" in found(result, "text-off-new-rows")
 
 
 def test_letters_that_a_grown_tokenizer_lacks_are_an_error(index: Made, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_no_items_are_no_packs() -> None:
 
 
 def test_a_clip_longer_than_a_pack_is_refused_by_its_name() -> None:
-    with pytest.raises(ConfigError, match=r"packs of 1,000 positions, but clip7 has 1,234"):
+    with pytest.raises(ConfigError, match=r"microbatch_tokens is 1,000, but clip7 has 1,234"):
         require_clip_fits(1234, 1000, "clip7")
     with pytest.raises(ConfigError) as caught:
         pack_microbatches([10, 1234, 5], 1000)

@@ -168,8 +168,14 @@ def test_a_set_without_texts_is_not_compared(world: World, tmp_path: Path) -> No
 def test_texts_that_never_use_a_new_row_are_reported(world: World, tmp_path: Path) -> None:
     english = [made(world, tmp_path, world.clips(20, 1, "en"))]
     pieces, size = world.text_encoder.base.size, grown(world).size
-    assert alarms(check_unused_rows(english, pieces, size - pieces)) == {"text-off-new-rows": "warning"}
-    assert check_unused_rows(english, pieces, 0) == []
+    off_new_rows = {"text-off-new-rows": "warning"}
+    assert alarms(check_unused_rows(english, pieces, size - pieces, tag=False)) == off_new_rows
+    assert check_unused_rows(english, pieces, 0, tag=False) == []
+    assert check_unused_rows(english, pieces, 1, tag=True) == [], "a language without new letters"
+    tag = pieces  # the first new row
+    tagged = (replace(clip, text_ids=(tag, *clip.text_ids)) for clip in world.clips(20, 1, "en"))
+    tagged_set = [made(world, tmp_path / "tagged", tagged)]
+    assert alarms(check_unused_rows(tagged_set, pieces, size - pieces, tag=True)) == off_new_rows
 
 
 @pytest.mark.long(fast="tiny")

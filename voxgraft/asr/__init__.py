@@ -401,7 +401,8 @@ class BuiltInRecognizer:
             symbols, config = CTCSymbols.from_json(metadata), CTCNetworkConfig(**metadata["network"])
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
             expected = f"the metadata of a recognizer ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
-            raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
+            found = f"no key {fault}" if isinstance(fault, KeyError) else f"{fault}"
+            raise CheckpointError("codec-notes", found, expected=expected, where=path) from fault
         found = (len(symbols.letters), len(symbols.phones), len(symbols.by_language))
         declared = (config.num_letters, config.num_phones, config.num_languages)
         if found != declared:

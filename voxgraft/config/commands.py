@@ -93,7 +93,7 @@ class CheckSettings(RunSettings):
     run: Path | None = None
     """Folder of the run. Without it, only the given files are checked."""
     checkpoint: Path | None = None
-    """Checkpoint file to compare with the base and the tokenizer, extended or trained by any program."""
+    """Checkpoint that any program extended or trained. It is compared with the base and the tokenizer."""
     base_config: Path | None = None
     """Config file of another trainer, or a script with its training command. Its sizes and token ids are checked."""
     prepared: Path | None = None

@@ -338,7 +338,7 @@ def sampling_findings(
     card = requirements.graft.card
     return [
         *(item for set_stream in stream.streams for item in set_stream.findings()),
-        *check_unused_rows(data.train, card.base_pieces, card.num_rows),
+        *check_unused_rows(data.train, card.base_pieces, card.num_rows, tag=card.tag is not None),
         *check_prompt_copies((*data.train, *data.replay, *others), stream),
     ]
 

@@ -314,8 +314,8 @@ def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Mi
 def require_clip_fits(tokens: int, microbatch_tokens: int, clip: str) -> None:
     """Raise unless the longest clip fits into a pack; asked before training, not in the middle of it."""
     if tokens > microbatch_tokens:
-        found = f"packs of {microbatch_tokens:,} positions, but {clip} has {tokens:,}"
-        raise ConfigError("pack-too-small", found, expected=f"packs of at least {tokens:,}")
+        found = f"train.microbatch_tokens is {microbatch_tokens:,}, but {clip} has {tokens:,} tokens"
+        raise ConfigError("pack-too-small", found, expected=f"at least {tokens:,}")
 
 
 def assign_to_ranks(packs: Sequence[Microbatch], world_size: int) -> list[list[Microbatch | None]]:

@@ -391,15 +391,19 @@ def count_text_ids(sets: Sequence[ClipDataset], num_ids: int) -> NDArray[np.int6
     return counts
 
 
-def check_unused_rows(sets: Sequence[ClipDataset], base_pieces: int, num_new: int) -> list[Finding]:
-    """New rows that no clip uses; a few are normal, because a script is added as a whole."""
-    if not num_new:
+def check_unused_rows(sets: Sequence[ClipDataset], base_pieces: int, num_new: int, *, tag: bool) -> list[Finding]:
+    """New rows that no clip uses; a few are normal, because a script is added as a whole.
+
+    The language tag, if there is one, is the first new row. It does not count: every text has it.
+    """
+    num_all, base_pieces, num_new = base_pieces + num_new, base_pieces + tag, num_new - tag
+    if num_new <= 0:
         return []
-    counts = count_text_ids(sets, base_pieces + num_new)
+    counts = count_text_ids(sets, num_all)
     unused = int(np.count_nonzero(counts[base_pieces:] == 0))
     where = ", ".join(clips.name for clips in sets)
     if unused == num_new:
-        text = f"none of {int(counts.sum()):,} text ids is one of the {num_new:,} new rows"
+        text = f"none of {int(counts.sum()):,} text ids is one of the {num_new:,} new rows for letters"
         return [finding("text-off-new-rows", text, where=where)]
     if unused:
         text = f"{unused:,} of {num_new:,} new rows never occur in the data and stay as they are"

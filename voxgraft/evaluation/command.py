@@ -676,7 +676,7 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
             if not is_file(scores):
                 existing = [folder.name for folder in sorted(evaluations.iterdir())] if is_folder(evaluations) else []
                 expected = f"one of its evaluations: {', '.join(existing)}" if existing else ""
-                cure = f"evaluate it first: voxgraft evaluate {shlex.quote(str(path))}."
+                cure = f"evaluate it first: `voxgraft evaluate {shlex.quote(str(path))}`."
                 if not is_file(path / RUN_FILE):
                     cure = "give folders of runs, folders of evaluations, or scores.json files."
                 found = f"{path} has no evaluation {settings.name!r}"

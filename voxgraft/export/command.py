@@ -321,7 +321,7 @@ def _write_upstream_export(
                 )
                 if config_pieces != size:
                     found = f"{files.config.name} states {config_pieces} tokens, and the tokenizer has {size:,}"
-                    raise ConfigError("base-config", f"{found} ({written.names} names)", where=part_folder)
+                    raise ConfigError("base-config", found, where=part_folder)
         loader = None if drop_in else upstream.loader(source.facts, source.files)
         if loader is not None:
             write_text(new / LOADER_NAME, loader)

@@ -139,7 +139,9 @@ def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
     sum_of = f"{old.pieces.whole:,} + {family.spare_rows} spare = " if family.spare_rows else ""
     found = f"{old.pieces.key} is {old.pieces.whole:,}, {table.name} has {table.shape[0]:,} rows"
     where = f"{old.path} and {subject.any_checkpoint.path}"
-    return [*findings, finding("config-vs-rows", found, expected=f"{sum_of}{num_rows:,} rows", where=where)]
+    tokens = table.shape[0] - family.spare_rows
+    cure = f"set {old.pieces.key} to {tokens} in the config, or extend the checkpoint with `voxgraft extend`."
+    return [*findings, finding("config-vs-rows", found, expected=f"{sum_of}{num_rows:,} rows", where=where, cure=cure)]
 
 
 def graft_size_findings(subject: CheckSubject) -> list[Finding]:
@@ -449,11 +451,16 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         findings.append(finding("text-share", found, where=where))
     elif total and pieces is not None:
         new = sum(count for token, count in counts.items() if token >= pieces)
+        new_text_tokens = new - sum(
+            count for token, count in counts.items() if token >= pieces and token in tokenizer.control_ids
+        )
         old = (total - new - num_unknown) / total
         found = f"{new / total:.1%} of {total:,} tokens are on new rows, {old:.1%} on base rows, {tail}"
         findings.append(finding("text-share", found, where=where))
-        if not new and tokenizer.size > pieces:
-            found = f"none of {total:,} tokens is on one of the {tokenizer.size - pieces:,} new rows"
+        # Every text of the new language has the tag.
+        new_rows = tokenizer.size - pieces - sum(token >= pieces for token in tokenizer.control_ids)
+        if not new_text_tokens and new_rows > 0:
+            found = f"none of {total:,} tokens is on one of the {new_rows:,} new rows for letters"
             findings.append(finding("text-off-new-rows", found, where=where))
     is_extended = subject.settings.tokenizer.file is not None or (
         subject.run is not None and is_folder(RunFolder(subject.run).graft)

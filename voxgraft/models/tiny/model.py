@@ -173,7 +173,8 @@ class TinyCodec(nn.Module):
                 raise ValueError(f"stages {config.encoder_blocks} and {config.decoder_blocks}")
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
             expected = f"the metadata of a codec ({CODEC_FORMAT}: speakers, levels, widths)"
-            raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
+            found = f"no key {fault}" if isinstance(fault, KeyError) else f"{fault}"
+            raise CheckpointError("codec-notes", found, expected=expected, where=path) from fault
         with no_init_weights():
             codec = cls(config)
         shapes = {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()}
