@@ -135,7 +135,7 @@ class ReplayGenerator:
                     )
                 advance(len(batch))
                 if not self.num_kept:
-                    found = f"none of {self.num_dropped:,} utterances of the base ends"
+                    found = f"all {self.num_dropped:,} utterances of the base reached the length limit"
                     raise GraftError("self-replay-runaway", found, expected="utterances that end")
 
 
@@ -238,7 +238,9 @@ class SelfReplayBuilder:
         for path in self.data.replay_texts:
             if path.stem not in known:
                 expected = f"a base language as the name, such as en.txt: {', '.join(sorted(known))}"
-                raise TextError("replay-text-language", f"{path.name} names no language", expected=expected, where=path)
+                raise TextError(
+                    "replay-text-language", f"{path.name} is not named after a language", expected=expected, where=path
+                )
         yield from ((language, text) for language, text in read_user_corpus(self.data.replay_texts, known) if language)
 
     def _header(self, utterances: Sequence[ReplayUtterance]) -> DatasetHeader:
