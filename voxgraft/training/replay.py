@@ -237,8 +237,13 @@ class SelfReplayBuilder:
             return
         for path in self.data.replay_texts:
             if path.stem not in known:
-                expected = f"a base language as the name, such as en.txt: {', '.join(sorted(known))}"
-                raise TextError("replay-text-language", f"{path.name} names no language", expected=expected, where=path)
+                expected = f"a file name such as en.txt, with one of {', '.join(sorted(known))}"
+                raise TextError(
+                    "replay-text-language",
+                    f"{path.stem!r} is not a language of the base",
+                    expected=expected,
+                    where=path,
+                )
         yield from ((language, text) for language, text in read_user_corpus(self.data.replay_texts, known) if language)
 
     def _header(self, utterances: Sequence[ReplayUtterance]) -> DatasetHeader:
