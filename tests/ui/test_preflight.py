@@ -29,7 +29,7 @@ def test_what_needs_files_of_other_trainers_is_one_line_that_says_so(context: An
     assert f"{len(result['checked'])} checks were made" in shown
     lines = re.findall(r"<summary>([^<]+)</summary>", shown)
     assert len(lines) == 2
-    assert f"{len(result['not_checked'])} checks for files of other trainers" in lines[1]
+    assert f"{len(result['not_checked'])} checks of files of other trainers" in lines[1]
     for name in (*result["checked"], *result["not_checked"]):
         assert name in shown
 

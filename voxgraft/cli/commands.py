@@ -290,7 +290,7 @@ COMMANDS = (
         "download",
         commands.DownloadSettings,
         "voxgraft.export.share:download",
-        "Download a published base with all its files. Without a network, list the files and where to put them.",
+        "Download a published base. Without a network, list the files and where to put them.",
         positional=("name", "folder"),
         flags={"list_only": ("--list",)},
     ),

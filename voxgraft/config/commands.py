@@ -107,7 +107,7 @@ class CheckSettings(RunSettings):
 
 
 class TrainCommandSettings(RunSettings):
-    """The run, all settings of its run.yaml, and where to start."""
+    """The run, and where training starts."""
 
     run: RunWithFlags
     fresh: bool = False
@@ -256,7 +256,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, a graft, or a checkpoint: merged, exported, or another base of the same family."""
+    """Folder of a run, of a graft, or of a complete model of the base's family: merged, exported or another base."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
@@ -611,8 +611,11 @@ class PrepareSettings(RunSettings):
     """Number of worker processes. Default: on the CPU one per core, or fewer if memory is short; on CUDA one."""
     batch_seconds: float = Field(60.0, gt=0, le=3600)
     """Seconds of audio per encoder batch. Clips of a batch have similar lengths."""
-    voices: tuple[str, ...] = ()
-    """Voices, for bases that cannot clone any: SPEAKER=VOICE for each speaker. Other speakers get them in turn."""
+    voices: tuple[str, ...] = Field(
+        (),
+        description="For bases that cannot clone voices: SPEAKER=VOICE gives a speaker one of the base's voices. "
+        "Speakers that you do not name get the base's voices in turn.",
+    )
     device: str | None = None
     """Device of the encoder: cpu, cuda or cuda:N. Default: cuda if available, else cpu."""
 
@@ -664,13 +667,14 @@ class RepairSettings(Settings):
     overwrite: bool = False
     """Replace the output and its report if they exist."""
     tokenizer: Path | None = None
-    """Extended tokenizer, to compute new initial values of damaged rows. Without it, they get the mean of all rows."""
+    """Extended tokenizer, to initialize rows of new tokens again. Without it: the mean of all rows."""
     family: FamilyOfBase = None
     only: tuple[RepairName, ...] = Field(
         (),
-        description="Repairs to make. rows: restore base rows. spare: restore the spare row (IndexTTS-2). head: add "
-        "rows to a head that was not extended. missing: restore lost or broken tensors. grow: add rows for tokens "
-        "without one. body: interpolate the backbone (needs --body or --choose). Default: those that `diagnose` names.",
+        description="Repairs to make. rows: restore base rows. spare: move the base's unused row back to the end "
+        "(IndexTTS-2). head: add rows to a head that was not extended. missing: restore lost or broken tensors. grow: "
+        "add rows for tokens without one. body: interpolate the backbone (needs --body or --choose). Default: those "
+        "that `diagnose` names.",
     )
     body: Annotated[float, Field(ge=0, le=1)] | None = None
     """Interpolation of the backbone between the base (0) and the checkpoint (1)."""

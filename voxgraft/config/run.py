@@ -100,7 +100,8 @@ SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
         description="How to tell speakers apart if the sources do not name them. folder: each folder is one speaker. "
-        "file: each audio file is one speaker. recording: clips that come from the same recording have one speaker. "
+        "file: each audio file is one speaker. recording: clips cut from the same recording "
+        "have one speaker, also if they are separate files. "
         "auto: one speaker for each recording with subtitles, each transcript list and each folder of clips."
     ),
 ]
@@ -161,7 +162,7 @@ class DataSettings(Settings):
     valid: tuple[Path, ...] = ()
     """Folders with prepared held-out clips of the new language. Default: RUN/data/valid."""
     replay: tuple[Path, ...] = ()
-    """Merged mode: replay data: folders with prepared clips of base languages, which the model must not forget."""
+    """Merged mode: folders with prepared clips of base languages to mix in, so that the model keeps them (replay)."""
     replay_valid: tuple[Path, ...] = ()
     """Folders with prepared held-out clips of base languages, to measure how much the model forgets."""
     replay_texts: tuple[Path, ...] = Field(

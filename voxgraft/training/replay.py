@@ -237,9 +237,12 @@ class SelfReplayBuilder:
             return
         for path in self.data.replay_texts:
             if path.stem not in known:
-                expected = f"a base language as the name, such as en.txt: {', '.join(sorted(known))}"
+                expected = f"a file name such as en.txt, with one of {', '.join(sorted(known))}"
                 raise TextError(
-                    "replay-text-language", f"{path.name} is not named after a language", expected=expected, where=path
+                    "replay-text-language",
+                    f"{path.stem!r} is not a language of the base",
+                    expected=expected,
+                    where=path,
                 )
         yield from ((language, text) for language, text in read_user_corpus(self.data.replay_texts, known) if language)
 

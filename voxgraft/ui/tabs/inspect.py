@@ -192,7 +192,7 @@ def _coverage_html(context: PageContext, project: str) -> str:
             missing.setdefault(str(why), []).append(str(name))
     lines += [details_html(f"skipped, {why}: {len(names)}", names) for why, names in missing.items()]
     if foreign:
-        words = "skipped: {} checks for files of other trainers; select such files above"
+        words = "not needed for a run: {} checks of files of other trainers; to use them, select such files above"
         lines.append(details_html(words.format(len(foreign)), foreign))
     return "".join(lines)
 
