@@ -403,7 +403,7 @@ def check_unused_rows(sets: Sequence[ClipDataset], base_pieces: int, num_new: in
     unused = int(np.count_nonzero(counts[base_pieces:] == 0))
     where = ", ".join(clips.name for clips in sets)
     if unused == num_new:
-        text = f"none of {int(counts.sum()):,} text ids is one of the {num_new:,} new rows for letters"
+        text = f"none of {int(counts.sum()):,} text ids belongs to one of the {num_new:,} new rows for letters"
         return [finding("text-off-new-rows", text, where=where)]
     if unused:
         text = f"{unused:,} of {num_new:,} new rows never occur in the data and stay as they are"
