@@ -326,7 +326,7 @@ def test_the_users_text_is_shared_out_and_three_sentences_are_spelled(
     texts.write_text("\n".join(SENTENCES), encoding="utf-8")
     result = checked(**made[name].loose(texts=(texts,)))
     assert result.exit_code == 0
-    assert "on new rows" in found(result, "text-share")
+    assert "have new rows" in found(result, "text-share")
     assert "0.0% unknown (0)" in found(result, "text-share")
     spelled = [item.found for item in result.findings if item.code == "text-spelled"]
     assert [SENTENCES[0] in spelled[0], SENTENCES[2] in spelled[1], SENTENCES[3] in spelled[2]] == [True] * 3

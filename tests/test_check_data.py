@@ -271,7 +271,7 @@ def test_a_sentence_in_a_language_that_nobody_speaks_is_refused_by_both(run: Who
 def test_a_warm_up_longer_than_the_run_is_a_warning(run: WholeRun) -> None:
     findings = looked(run, train_warmup_steps=500)
     reported = said([item for item in findings if item.level == "warning"], "warmup-too-long")
-    assert reported == "the warm-up has 500 steps, the run 4: the rates only reach 0.8% of their peak"
+    assert reported == "the warm-up has 500 steps, but the run has 4; the learning rates reach 0.8% of their peak"
     assert not said(looked(run, train_warmup_steps=4), "warmup-too-long")
 
 

@@ -91,7 +91,7 @@ def test_ids_without_a_row_are_found_the_spare_row_among_them(bad: int, files: F
     outside = [item for item in result.findings if item.code == "prepared-ids-outside"]
     assert len(outside) == 2  # past the tokenizer, and past the table
     assert all(f"({bad:,})" in item.found and "spk000_000002.npy" in item.where for item in outside)
-    assert f"text_embedding.weight, without its spare row, has {PIECES:,} (ids 0 to {PIECES - 1:,})" in found(
+    assert f"text_embedding.weight, without the spare (unused) row, has {PIECES:,} (ids 0 to {PIECES - 1:,})" in found(
         result, "prepared-ids-outside"
     )
 
@@ -106,7 +106,7 @@ def test_start_and_stop_inside_text_are_found(files: Files, tmp_path: Path) -> N
     ids["spk000_000000"][2:2] = [1, 0, 1]
     folder = prepared(tmp_path / "data", ids)
     result = checked(base=files.base.folder, tokenizer=files.tokenizer, prepared=folder)
-    assert "id 0 1 times and id 1 2 times" in found(result, "prepared-ids-deleted")
+    assert "the id 0 (1 times) and the id 1 (2 times)" in found(result, "prepared-ids-deleted")
 
 
 @pytest.mark.parametrize(("known", "level"), [(50, "error"), (5000, "warning")])
@@ -131,7 +131,7 @@ def test_data_spelled_by_the_base_is_reported_even_without_a_manifest(files: Fil
     folder = prepared(tmp_path / "data", spelled(files, files.base.tokenizer))
     (folder / "train_manifest.jsonl").unlink()
     result = checked(base=files.base.folder, tokenizer=files.tokenizer, prepared=folder)
-    assert "is on a new row (1,000 or more)" in found(result, "prepared-other-tokenizer")
+    assert "has the id of a new row (1,000 or more)" in found(result, "prepared-other-tokenizer")
     assert "file-missing" in codes(result, "warning")
 
 
@@ -154,7 +154,7 @@ def test_broken_files_of_ids_are_counted_and_the_first_is_named(files: Files, tm
         (folder / "text_ids" / f"{name}.npy").write_bytes(b"\x93NUMPY\x01\x00")
     result = checked(base=files.base.folder, tokenizer=files.tokenizer, prepared=folder)
     assert codes(result, "error") == {"npy-broken"}
-    assert "2 of 6 files of ids cannot be read; the first: x.npy" in found(result, "npy-broken")
+    assert "2 of 6 files with token ids cannot be read; the first: x.npy" in found(result, "npy-broken")
 
 
 # ---- the format -------------------------------------------------------------------------------------------------------

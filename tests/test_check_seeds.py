@@ -144,7 +144,7 @@ def test_seed_001_masked_rows_that_weight_decay_shrank_are_found_with_the_random
         result, "base-rows-shrunk"
     )
     assert {"new-rows-random", "spare-row"} <= codes(result, "note")
-    assert "row 12,000, the first new token (ሀ), started as a copy of the base's unused row" in found(
+    assert "row 12,000, of the first new token (ሀ), started as a copy of the base's unused row" in found(
         result, "spare-row-copied"
     )
 
@@ -165,7 +165,8 @@ def test_seed_001_the_spare_row_on_the_first_new_piece_is_named(
     result = checked(base=index.folder, tokenizer=amharic, checkpoint=checkpoint)
     assert codes(result, "error") == {"spare-row-copied"}
     assert found(result, "spare-row-copied").startswith(
-        "row 12,000, the first new token (ሀ), is a bit-identical copy of the base's unused row in " + ", ".join(TABLES)
+        "row 12,000, of the first new token (ሀ), is a bit-identical copy of the base's unused row in "
+        + ", ".join(TABLES)
     )
 
 
@@ -190,7 +191,7 @@ def test_seed_002_all_three_pairs_of_887_2535_and_3000_are_named(t3: BaseFiles, 
     assert "text_emb.weight has 3,000 rows, but the tokenizer has 2,535 tokens" in found(result, "rows-vs-tokenizer")
     assert "text_emb.weight has 3,000 rows, text_head.weight has 2,454 rows" in found(result, "head-not-grown")
     assert "base rows 704 to 2,453 are trained" in found(result, "freeze-boundary")
-    assert "leaves 36.79% of a masked row after 500,000 steps" in found(result, "freeze-leaks")
+    assert "a masked row shrinks to 36.79% in 500,000 steps" in found(result, "freeze-leaks")
     assert {"tokenizer-flat-map", "proof-changed"} <= codes(result, "error")
     assert {"new-rows-scale", "rate-out-of-range"} <= codes(result, "warning")
     assert "base-rows-same" in codes(result, "note")
@@ -251,7 +252,7 @@ def test_seed_004_an_overwritten_embedding_table_is_found_row_by_row(t3: BaseFil
     said = found(result, "base-rows-changed")
     assert "2,454 of 2,454 base rows of text_emb.weight differ from the base" in said
     assert "overwritten, not trained" in said
-    assert "all 2,454 base rows of text_head.weight are the base's bits" in found(result, "base-rows-same")
+    assert "all 2,454 base rows of text_head.weight are the same bits as in the base" in found(result, "base-rows-same")
     assert {"freeze-off", "base-rows-changed"} <= codes(result, "error")
     assert "freeze-needless" in codes(result, "note")
     assert "body-same" in codes(result, "note")

@@ -55,7 +55,7 @@ def test_an_error_of_one_process_ends_all_and_is_named_by_all(tmp_path: Path) ->
     for rank in (0, 2):
         reported = "error process-failed: process 1 of 3 ended: pack-too-small: clip 7 has 900 positions\n"
         assert reported in found[rank][1]
-        assert "from the last saved step" in found[rank][1]
+        assert "from the last checkpoint" in found[rank][1]
 
 
 @pytest.mark.long

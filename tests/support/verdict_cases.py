@@ -852,7 +852,9 @@ CASES: list[Case] = [
     *_for_both(
         "stop row of the head zeroed", speech_rows(1, stop, "zero"), REPAIR, "speech-rows-lost", "stop of speech"
     ),
-    *_for_both("start and stop zeroed, both tables", changed(_both_tables), REPAIR, "speech-rows-lost", "are all zero"),
+    *_for_both(
+        "start and stop zeroed, both tables", changed(_both_tables), REPAIR, "speech-rows-lost", "contain only zeros"
+    ),
     *_for_both("start and stop swapped", speech_rows(0, both, "swapped"), REPAIR, "speech-rows-lost", "far from"),
     *_for_both("stop row random", speech_rows(1, stop, "random"), REPAIR, "speech-rows-lost", "stop of speech"),
     *_for_both("stop row 50 times as long", speech_rows(1, stop, "50"), REPAIR, "speech-rows-lost", "stop of speech"),
@@ -1056,7 +1058,7 @@ CASES: list[Case] = [
     *(
         case
         for how in ("zero", "equal", "never trained")
-        for case in _for_both(f"filled up with rows, {how}", padded(how), REPAIR, "rows-padded", "filled up")
+        for case in _for_both(f"filled up with rows, {how}", padded(how), REPAIR, "rows-padded", "extra rows")
     ),
     *_for_both("32 rows too many, perhaps pieces", padded("unknown"), FRESH, "rows-vs-tokenizer", "do not belong"),
     # cut, and sound

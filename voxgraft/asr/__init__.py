@@ -397,12 +397,12 @@ class BuiltInRecognizer:
         metadata = read_json(path)
         try:
             if not isinstance(metadata, dict) or metadata.get("format") != BUILT_IN_FORMAT:
-                raise ValueError(f"not {BUILT_IN_FORMAT}")
+                raise ValueError("the file is not the config of a recognizer")
             symbols, config = CTCSymbols.from_json(metadata), CTCNetworkConfig(**metadata["network"])
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
-            expected = f"the metadata of a recognizer ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
-            found = f"no key {fault}" if isinstance(fault, KeyError) else f"{fault}"
-            raise CheckpointError("codec-notes", found, expected=expected, where=path) from fault
+            expected = f"the format {BUILT_IN_FORMAT}, with network, letters, phones and languages"
+            message = f"the file has no value for {fault}" if isinstance(fault, KeyError) else f"{fault}"
+            raise CheckpointError("codec-notes", message, expected=expected, where=path) from fault
         found = (len(symbols.letters), len(symbols.phones), len(symbols.by_language))
         declared = (config.num_letters, config.num_phones, config.num_languages)
         if found != declared:

@@ -251,12 +251,12 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
                 more = "".join(f" {item.found}." for item in findings[1:4])
                 cure = f"restore the files, or resume from another step.{' Also:' if more else ''}{more}"
                 raise CheckpointError("step-damaged", findings[0].found, where=findings[0].where, cure=cure)
-            found = "the run has no saved step" if step is None else f"the run has no step {step}"
+            found = "the run has no checkpoint" if step is None else f"the run has no checkpoint of step {step}"
             numbers = ", ".join(str(folder.step) for folder in list_step_folders(run))
-            expected = f"one of the saved steps: {numbers}" if numbers else ""
+            expected = f"one of the steps {numbers}" if numbers else ""
             if not numbers:
-                found = "the run has no saved steps yet"
-            cure = "choose a saved step." if numbers else "train the run first: `voxgraft train RUN`."
+                found = "the run has no checkpoint yet"
+            cure = "choose one of these steps." if numbers else "train the run first: `voxgraft train RUN`."
             raise CheckpointError("step-missing", found, expected=expected, where=run.steps, cure=cure)
     raise FileError("file-unreadable", "the steps keep changing while they are read", where=run.steps)
 

@@ -266,7 +266,7 @@ def find_environment(name: str) -> CompanionEnvironment | None:
         raise CompanionError("companion-broken", f"{COMPANION_CARD_NAME}: {error.finding.found}", where=path) from None
     if not isinstance(card, dict) or card.get("format") != COMPANION_FORMAT or not isinstance(card.get("python"), str):
         raise CompanionError(
-            "companion-broken", f"{COMPANION_CARD_NAME} has no format {COMPANION_FORMAT!r}", where=path
+            "companion-broken", f"{COMPANION_CARD_NAME} is not in the format {COMPANION_FORMAT!r}", where=path
         )
     arguments = card.get("arguments")
     given = tuple(map(str, arguments)) if isinstance(arguments, list) else ()

@@ -164,7 +164,7 @@ def language_findings(language: str, where: Path | None = None) -> list[Finding]
         return []
     found, expected = f"`{language}` is not in CLDR (Unicode's language data), so its alphabet is unknown", ""
     if usual := usual_language_code(language):
-        found, expected = f"`{language}` is another code for `{usual}`, and its alphabet is not looked up", usual
+        found, expected = f"`{language}` is another code for `{usual}`; only `{usual}` has an alphabet here", usual
     return [finding("language-unlisted", found, expected=expected, where=where or "")]
 
 

@@ -213,7 +213,7 @@ def read_import_journal(path: Path) -> ImportJournal:
         elif kind == "sum" and isinstance(value, dict):
             for name, numbers in value.items():
                 if not isinstance(numbers, list) or list(map(type, numbers)) != [int, int]:
-                    raise FileError("manifest-line", f"{numbers!r:.80} is not a size and checksum")
+                    raise FileError("manifest-line", f"{numbers!r:.80} is not a file size and a checksum")
                 journal.sums[name] = (numbers[0], numbers[1])
         elif kind in ("problem", "failure"):
             (found if kind == "problem" else failures).append(SourceProblem.from_json(value))

@@ -255,7 +255,7 @@ def _iter_source_clips(
         seconds = len(samples) / options.rate
         # Subtitles of a longer version of the film continue after the end of the recording.
         if seconds < MIN_CLIP_SECONDS:
-            found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording ends before it"
+            found = f"the recording is too short for {cut.text!r:.100} at {cut.start:.1f} s"
             problems.append(SourceProblem("media-short", found, file, *lines))
             continue
         try:

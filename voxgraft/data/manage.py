@@ -76,7 +76,7 @@ def data_list(settings: DataListSettings) -> SimpleResult:
         return SimpleResult({"dataset": str(folder), **summary.to_json()}, (table,))
     sets = [DatasetFolder(path.parent) for path in sorted(folder.glob("*/manifest.jsonl"))]
     if not sets:
-        raise FileError("dataset-missing", f"no dataset in {folder.name}", where=folder)
+        raise FileError("dataset-missing", f"{folder.name} contains no dataset", where=folder)
     summaries = [(one, DatasetSummary.of(one.clips())) for one in sets]
     shown = tuple(
         (one.name, f"{found.clips:,}", f"{found.used:,}", format_length(found.seconds), f"{len(found.speakers):,}")

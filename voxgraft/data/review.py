@@ -83,7 +83,7 @@ def decide(clip: ManifestClip, decision: Decision, text: str, at: str) -> Manife
     if decision == "edit":
         found = ""
         if not is_encodable_text(text) or len(text) > MAX_TEXT_LENGTH:
-            found = f"a text of {len(text):,} characters" if is_encodable_text(text) else "half of a character"
+            found = f"a text of {len(text):,} characters" if is_encodable_text(text) else "an incomplete character"
         else:
             try:
                 split_spans(text, is_language_code)

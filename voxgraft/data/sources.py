@@ -373,7 +373,7 @@ class _SourceFinder:
             elif film is None:
                 self._report("media-missing", f"no recording for {path.name}", path)
             elif film in used:
-                self._report("source-unknown", f"{film.name} has another text already", path)
+                self._report("source-unknown", f"{path.name} was skipped: {film.name} already has another text", path)
             else:
                 used.add(film)
                 self.sources.append(ImportSource("subtitles", path, film))

@@ -288,7 +288,7 @@ def _parse_block(
         text = "\n".join(text.strip() for _, text in body)
         times = _TIMING_LINE.match(line)
         if not times:
-            shown = f"{line.strip()!r:.80} is not a pair of times"
+            shown = f"{line.strip()!r:.80} does not have a start and an end time"
             shown += f"; its text: {text!r:.{MAX_QUOTED_CHARACTERS}}" if text else ""
             problems.append(SourceProblem("subtitle-time", shown, name, number, last))
         elif not text:
@@ -333,7 +333,7 @@ def parse_textgrid(text: str, name: str) -> CuesAndProblems:
         tokens.append((line, found[0]))
     words = [token for _, token in tokens]
     if words[:2] != ['"ooTextFile"', '"TextGrid"']:
-        raise FileError("subtitle-broken", f"line 1 of {name} is not the head of a TextGrid", where=name)
+        raise FileError("subtitle-broken", f"line 1 of {name} is not the first line of a TextGrid file", where=name)
     tiers: list[tuple[str, list[Cue]]] = []
     problems: list[SourceProblem] = []
     at = next((place for place, word in enumerate(words) if word in ('"IntervalTier"', '"TextTier"')), len(words))

@@ -245,9 +245,9 @@ def _open_checked_set(
     if is_folder(path):
         if header.role not in ACCEPTED_ROLES[role]:
             key = "data.replay_valid" if role == "valid" and of_base else ROLE_SETTING_KEYS[role]
-            found = f"{path.name} is named by {key}, but was prepared for {ROLE_SETTING_KEYS[header.role]}"
-            cure = f"move it from {key} to {ROLE_SETTING_KEYS[header.role]}; or name another folder in {key}."
-            expected = f"a set for {' or '.join(ACCEPTED_ROLES[role])}"
+            found = f"{key} names {path.name}, which was prepared for {ROLE_SETTING_KEYS[header.role]}"
+            cure = f"name {path.name} in {ROLE_SETTING_KEYS[header.role]}, and another folder in {key}."
+            expected = f"data that was prepared for {' or '.join(ACCEPTED_ROLES[role])}"
             findings.append(finding("set-role", found, expected=expected, where=path, cure=cure))
         required = requirements.header(of_base=of_base)
         clips = open_clip_dataset(path, expected=required, verify="hashes" if verify else "sizes")
@@ -347,9 +347,9 @@ def retention_findings(*, replayed: bool, measured: bool) -> list[Finding]:
     """What nothing protects, and what nothing measures, in merged mode."""
     found = []
     if not replayed:
-        found.append(finding("replay-missing", "merged mode without a training set of a base language"))
+        found.append(finding("replay-missing", "merged mode without training data of a base language"))
     if not measured:
-        found.append(finding("retention-unmeasured", "no held-out set of a base language"))
+        found.append(finding("retention-unmeasured", "no held-out data of a base language"))
     return found
 
 
@@ -389,7 +389,8 @@ def warmup_findings(train: TrainSettings, steps: int) -> list[Finding]:
     if warmup <= steps:
         return []
     found = (
-        f"the warm-up has {warmup:,} steps, the run {steps:,}: the rates only reach {steps / warmup:.1%} of their peak"
+        f"the warm-up has {warmup:,} steps, but the run has {steps:,}; "
+        f"the learning rates reach {steps / warmup:.1%} of their peak"
     )
     return [finding("warmup-too-long", found, expected=f"at most {steps:,}")]
 
@@ -602,7 +603,7 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
         cure = ""
         if format_prepare_command(RunFolder(run), settings).endswith(RECORDINGS_WORD):
             quoted = shlex.quote(str(run))
-            cure = f"run `voxgraft graft {quoted}`, which makes it of the texts. Training needs recordings, too: "
+            cure = f"create the graft from the texts: `voxgraft graft {quoted}`. To train it, add recordings: "
             cure += f"`voxgraft go {quoted} --data.sources {RECORDINGS_WORD}`."
         context.findings.append(finding("graft-missing", f"{run} has no graft yet", where=run, cure=cure))
         if named is None and (language := settings.language) is not None:
@@ -670,6 +671,8 @@ def provenance_findings(context: RunContext) -> list[Finding]:
             found = f"settings have changed since the graft was created: {'; '.join(changed)}"
             findings.append(finding("run-changed", found, where=graft.folder.parent))
     if graft is not None and grown is not None and graft.tokenizer.sha256 != grown.sha256:
-        found = f"{grown.path} has sha256 {grown.sha256[:12]}, the graft's tokenizer {graft.tokenizer.sha256[:12]}"
+        found = (
+            f"{grown.path} has sha256 {grown.sha256[:12]}, but the graft's tokenizer has {graft.tokenizer.sha256[:12]}"
+        )
         findings.append(finding("graft-other-tokenizer", found, where=graft.folder))
     return findings

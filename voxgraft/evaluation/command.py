@@ -423,7 +423,7 @@ def _load_sentence_sets(
         known = ", ".join(base_languages)
         raise ConfigError(
             "evaluate-language",
-            f"--languages has {', '.join(unknown)}, which the base does not speak",
+            f"the base does not speak {', '.join(unknown)} (given with --languages)",
             expected=f"some of {known}",
         )
     named = {path.stem for path in settings.sentences}

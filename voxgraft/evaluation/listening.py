@@ -429,7 +429,7 @@ def preference(settings: PreferenceSettings) -> PreferenceResult:
     if twice := next(
         (file for file, stamp in zip(settings.answers, stamps, strict=True) if stamps.count(stamp) > 1), None
     ):
-        found = f"{twice.name} and another file come from the same rater: both were started at the same time"
+        found = f"{twice.name} and another file have the same rater and start time"
         raise FileError("listening-answers", found, expected="one file per rater, the last one saved", where=twice)
     systems: tuple[str, str] = (key["systems"][0], key["systems"][1])
     order = {pair["id"]: index for index, pair in enumerate(key["pairs"])}
@@ -464,9 +464,10 @@ def _read_key(path: Path) -> dict[str, Any]:
         sound = sound and all(isinstance(pair["id"], str) and isinstance(pair["language"], str) for pair in pairs)
         sound = sound and all({pair["a"], pair["b"]} == set(systems) for pair in pairs)
         if not sound or not pairs or len({pair["id"] for pair in pairs}) != len(pairs):
-            raise ValueError("the format, the systems or the pairs")
+            raise ValueError("wrong format, systems or pairs")
     except (KeyError, TypeError, ValueError) as fault:
-        found = f"{path.name} is not the key of a listening test ({fault})"
+        missing = f"no {fault}" if isinstance(fault, KeyError) else f"{fault}"
+        found = f"{path.name} is not the key of a listening test ({missing})"
         raise FileError("listening-answers", found, expected=f"{KEY_NAME} ({KEY_FORMAT})", where=path) from fault
     return dict(key)
 
@@ -479,7 +480,7 @@ def _read_answers(path: Path, key: Mapping[str, Any]) -> tuple[dict[str, str], l
         if document["format"] != ANSWERS_FORMAT:
             raise ValueError(f"format {document['format']!r}")
         if document["test"] != key["test"]:
-            raise ValueError(f"answers to the test {document['test']!r}, and the key is of {key['test']!r}")
+            raise ValueError(f"they are answers to test {document['test']!r}, but the key belongs to {key['test']!r}")
         rater = {name: str(document[name]) for name in ("rater", "started")}
         choices = [
             PairChoice(one["pair"], one["choice"], {side: one["faults"].get(side, []) for side in ("a", "b")})
@@ -493,7 +494,8 @@ def _read_answers(path: Path, key: Mapping[str, Any]) -> tuple[dict[str, str], l
         if len({choice.pair for choice in choices}) != len(choices):
             raise ValueError("two answers to one pair")
     except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        found = f"{path.name} does not contain answers to this test: {fault}"
+        missing = f"no {fault}" if isinstance(fault, KeyError) else f"{fault}"
+        found = f"{path.name} does not contain answers to this test: {missing}"
         expected = f"a file that the page of test {key['test']} saved"
         raise FileError("listening-answers", found, expected=expected, where=path) from fault
     return rater, choices

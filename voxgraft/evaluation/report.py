@@ -309,16 +309,18 @@ def read_scores(path: Path) -> tuple[Evaluation, dict[str, Any], dict[str, str]]
         )
     rows, retention = value.get("rows"), value.get("retention")
     if not isinstance(rows, list) or not isinstance(retention, dict):
-        raise FileError("scores-format", f"{path.name} has no rows or no retention", where=path)
+        raise FileError("scores-format", f"`rows` or `retention` is missing in {path.name}", where=path)
     found = Evaluation(value["language"] if isinstance(value.get("language"), str) else None)
     for number, row in enumerate(rows, 1):
         values = row.get("scores") if isinstance(row, dict) else None
         if not isinstance(values, dict):
-            raise FileError("scores-format", f"row {number} of {path.name} has no scores by name", where=path)
+            raise FileError("scores-format", f"row {number} of {path.name} has no `scores`", where=path)
         for name, score in values.items():
             if not isinstance(score, dict) or not isinstance(score.get("count", 0), int):
-                wrong = f"row {number} of {path.name} has for {name!r:.60} {score!r:.80}"
-                raise FileError("scores-format", wrong, expected="a value with a count, or none and why", where=path)
+                wrong = f"in row {number} of {path.name}, the score {name!r:.60} is {score!r:.80}"
+                raise FileError(
+                    "scores-format", wrong, expected="an object with `value` and `count`, or with `why`", where=path
+                )
         scores = {str(name): Score.from_json(score) for name, score in values.items()}
         language, role, title = (str(row.get(key)) for key in ("language", "who", "title"))
         found.rows.append(ScoreRow(language, role, title, scores))
@@ -328,7 +330,7 @@ def read_scores(path: Path) -> tuple[Evaluation, dict[str, Any], dict[str, str]]
         found.kept.append(LanguageRetention(str(name), equal, None, 0, 0, 0, Score(None)))
     about = value.get("subject")
     if not isinstance(about, dict) or not isinstance(about.get("mode"), str | None):
-        raise FileError("scores-format", f"{path.name} has no text for what was evaluated (subject)", where=path)
+        raise FileError("scores-format", f"`subject` (what was evaluated) is missing in {path.name}", where=path)
     recognizer, sentences, base = value.get("listener"), value.get("sentences"), Path(str(value.get("base") or ""))
     sets, digest = sentences if isinstance(sentences, dict) else {}, value.get("base_sha256")
     set_texts = (

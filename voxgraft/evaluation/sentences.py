@@ -84,7 +84,7 @@ def read_sentence_file(path: Path) -> SentenceSet:
     language = path.stem
     if not re.fullmatch(LANGUAGE_PATTERN, language) or path.suffix not in (".txt", SENTENCES_SUFFIX):
         expected = f"a file that is named after its language: am.txt, or am{SENTENCES_SUFFIX}"
-        raise TextError("sentences-name", f"{path.name} names no language", expected=expected, where=path)
+        raise TextError("sentences-name", f"{path.name} is not named after a language", expected=expected, where=path)
     if path.suffix == SENTENCES_SUFFIX:
         lines = [(number, line) for number, line in enumerate(text_lines(read_text(path)), 1) if line.strip()]
         header = lines[0][1].split("\t") if lines else []

@@ -243,7 +243,7 @@ def _verify_export(folder: Path, there: Mapping[str, Path]) -> tuple[str, str]:
     """Language and family of an export whose files are exactly those that its card names, byte for byte."""
     card = read_json(folder / EXPORT_CARD_NAME)
     if not isinstance(card, dict) or card.get("format") != EXPORT_FORMAT:
-        raise GraftError("share-broken", f"{EXPORT_CARD_NAME} has no format {EXPORT_FORMAT!r}", where=folder)
+        raise GraftError("share-broken", f"{EXPORT_CARD_NAME} is not in the format {EXPORT_FORMAT!r}", where=folder)
     files, language, family = card.get("files"), card.get("language"), card.get("family")
     if not isinstance(language, str) or not re.fullmatch(LANGUAGE_PATTERN, language) or family not in family_names():
         found = f"{EXPORT_CARD_NAME} has the language {language!r:.40} and the family {family!r:.40}"

@@ -467,13 +467,13 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     free_ids = [token_id for token_id in _find_reusable_ids(base, source, sentences) if token_id not in used]
     new = range(base.size, grown.size)
     if len(free_ids) < len(new):
-        found = f"{len(new):,} new tokens, but the base has only {len(free_ids):,} ids that the language does not use"
+        found = f"{len(new):,} new tokens, but the language leaves only {len(free_ids):,} ids of the base free"
         raise GraftError("drop-in-no-room", found, where=source.graft.folder)
     reused_ids = dict(zip(new, free_ids, strict=False))
     data = _build_tokenizer_json(base, grown, reused_ids)
     tokenizer = parse_tokenizer(data, Path(base.path.name))
     if tokenizer.size != base.size:
-        raise GraftError("drop-in-moved", f"{tokenizer.size:,} ids", expected=f"{base.size:,}")
+        raise GraftError("drop-in-moved", f"the new tokenizer has {tokenizer.size:,} ids", expected=f"{base.size:,}")
     # Every sentence as the original program is given it, with the tag typed in front, against voxgraft's own encoding.
     proven = 0
     for text in sentences:

@@ -260,7 +260,7 @@ def read_pronunciations(path: Path, rules: TextRules | None = None) -> dict[str,
             raise TextError("pronunciations", found, expected="a word, a tab and its respelling", where=path)
         written = fold_word(word) if rules is None else rules.normalize_word(word)
         if not written:
-            found = f"nothing is left of {word!r:.60} on line {number} when text is normalized"
+            found = f"normalization removes all characters of {word!r:.60} on line {number}"
             raise TextError("pronunciations", found, where=path)
         first, first_said = seen.setdefault(caseless_key(written), (number, said))
         if first_said != said:
@@ -491,17 +491,19 @@ def read_merged_card(folder: Path) -> dict[str, Any]:
     """The card of a merged folder, whose files exist and are the ones that were written."""
     if not path_exists(folder) and is_file(folder.parent / RUN_FILE):
         mode = "--baseline" if folder.name == BASELINE_FOLDER_NAME else "--train.mode"
-        found = f"{folder.parent} has no {folder.name} result"
+        found = f"{folder.parent} has no {folder.name} checkpoint"
         cure = f"train it with {mode} {folder.name}, or use --variant graft."
         raise GraftError("merged-missing", found, where=folder.parent, cure=cure)
     path = require_folder(folder) / MERGED_CARD_NAME
     card = read_json(require_file(path))
     if not isinstance(card, dict) or card.get("format") != MERGED_FORMAT:
-        raise GraftError("merged-broken", f"{MERGED_CARD_NAME} has no format {MERGED_FORMAT!r}", where=path)
+        raise GraftError("merged-broken", f"{MERGED_CARD_NAME} is not in the format {MERGED_FORMAT!r}", where=path)
     for name in ("checkpoint", "tokenizer"):
         file, expected_hash = str(card.get(name)), card.get(f"{name}_sha256")
         if "/" in file or compute_sha256(folder / file) != expected_hash:
-            raise GraftError("merged-broken", f"{file} is not the {name} listed in {MERGED_CARD_NAME}", where=folder)
+            raise GraftError(
+                "merged-broken", f"{file} does not have the {name} that {MERGED_CARD_NAME} lists", where=folder
+            )
     return card
 
 

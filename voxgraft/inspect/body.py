@@ -299,7 +299,7 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
 
     def add(code: str, names: Sequence[str], what: str, expected: str = "", more: str = "") -> None:
         of = f"the base's {total:,}" if code == "body-missing" else f"{num_compared:,}"
-        found = f"{len(names):,} of {of} other tensors {what}{listed(names)}{more}"
+        found = f"{len(names):,} of {of} backbone tensors {what}{listed(names)}{more}"
         if names:
             findings.append(finding(code, found, expected=expected, where=where))
 
@@ -320,24 +320,24 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
     lost = [change.name for change in body.changes if change.lost]
     add("body-lost", lost, "have nothing in common with the base", expected)
     for name, rows in body.lost_rows.items():
-        how = "are all zero" if rows.dead == rows.rows else "are far from the base's"
+        how = "contain only zeros" if rows.dead == rows.rows else "are far from the base's values"
         found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {how}{listed(rows.names)}"
         findings.append(
             finding("speech-rows-lost", found, expected="the base's values, or values trained from them", where=where)
         )
     moved = f"; together they changed by {body.distance:.2g} of their norm"
-    add("body-changed", named("changed"), "are not the base's", "the base's bits", more=moved)
+    add("body-changed", named("changed"), "differ from the base's", "the base's bits", more=moved)
     found = f"{len(body.extra):,} tensors are not in the base{listed(body.extra)}"
     extra = [finding("body-extra", found, expected="the base's tensors", where=where)] if body.extra else []
     if findings or not body.changes:
         return findings + extra
     # The claim that speech cannot have changed is made only where every tensor was seen to be the same.
     if rounded := named("rounded"):
-        found = f"{len(rounded):,} of {total:,} other tensors are the base's, rounded to a shorter number format"
+        found = f"{len(rounded):,} of {total:,} backbone tensors are rounded to a lower precision, otherwise unchanged"
         findings.append(finding("body-rounded", found, where=where))
     elif heads := [change.name for change in body.changes if change.name.endswith("_head.weight")]:
-        found = f"all {total:,} other tensors are the base's bits, including {' and '.join(heads)}: "
-        findings.append(finding("body-same", found + "outside the text tables nothing changed", where=where))
+        found = f"all {total:,} backbone tensors have the same bits as in the base, including {' and '.join(heads)}"
+        findings.append(finding("body-same", found, where=where))
     return findings + extra
 
 

@@ -109,7 +109,7 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
     inner = prepared / IDS_FOLDER
     paths = sorted(require_folder(inner if os.path.isdir(inner) else prepared).glob("*.npy"))
     if not paths:
-        raise FileError("prepared-empty", f"there is no {IDS_FOLDER}/*.npy", where=prepared)
+        raise FileError("prepared-empty", f"the folder has no {IDS_FOLDER}/*.npy", where=prepared)
     counts: Counter[int] = Counter()
     first: dict[int, Path] = {}  # by id: the first file in which it was met
     broken: list[Finding] = []
@@ -125,7 +125,7 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
             advance(1)
     findings: list[Finding] = []
     if broken:
-        found = f"{len(broken):,} of {len(paths):,} files of ids cannot be read; the first: {broken[0].found}"
+        found = f"{len(broken):,} of {len(paths):,} files with token ids cannot be read; the first: {broken[0].found}"
         findings.append(finding("npy-broken", found, expected=broken[0].expected, where=broken[0].where))
     if not counts:
         return findings
@@ -135,7 +135,7 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
         limits[f"the tokenizer {tokenizer.path.name}"] = tokenizer.size
     if subject.checkpoint is not None and family is not None:
         for info in list(find_text_tables(subject.checkpoint, family).values())[:1]:
-            owner = f"{info.name}, without its spare row," if family.spare_rows else info.name
+            owner = f"{info.name}, without the spare (unused) row," if family.spare_rows else info.name
             limits[owner] = info.shape[0] - family.spare_rows
     bounds = [(limit, f"{owner} has {limit:,} (ids 0 to {limit - 1:,})") for owner, limit in limits.items()]
     total = counts.total()
@@ -143,12 +143,12 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
         if outside := sorted(token for token in counts if not 0 <= token < limit):
             tokens = sum(counts[token] for token in outside)
             span = f"{outside[0]:,}" if len(outside) == 1 else f"{outside[0]:,} to {outside[-1]:,}"
-            found = f"{tokens:,} tokens of {total:,} have ids without a row ({span})"
+            found = f"{tokens:,} of {total:,} tokens have ids without a row ({span})"
             findings.append(finding("prepared-ids-outside", found, expected=expected, where=first[outside[-1]]))
     if deleted := sorted(family.deleted_ids & counts.keys()) if family else []:
-        listed = " and ".join(f"id {token} {counts[token]:,} times" for token in deleted)
-        found = f"{listed} is inside the text"
-        findings.append(finding("prepared-ids-deleted", found, expected="never", where=first[deleted[0]]))
+        listed = " and ".join(f"the id {token} ({counts[token]:,} times)" for token in deleted)
+        found = f"the texts contain {listed}"
+        findings.append(finding("prepared-ids-deleted", found, expected="none", where=first[deleted[0]]))
     if tokenizer is None:
         return findings
     if unknown := counts[tokenizer.unknown_id]:
@@ -158,7 +158,7 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
         findings.append(finding("prepared-ids-unknown", found, expected="0", where=where, level=level))
     pieces = subject.base_pieces
     if pieces is not None and tokenizer.size > pieces and max(counts) < pieces:
-        found = f"none of {total:,} tokens is on a new row ({pieces:,} or more): encoded with the base's tokenizer"
+        found = f"none of {total:,} tokens has the id of a new row ({pieces:,} or more)"
         findings.append(finding("prepared-other-tokenizer", found, where=prepared))
     return findings
 
@@ -170,7 +170,9 @@ def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
         return []
     manifest = next((prepared / name for name in MANIFEST_NAMES if os.path.isfile(prepared / name)), None)
     if manifest is None:
-        found = f"none of {', '.join(MANIFEST_NAMES)} is in the folder, so the ids cannot be compared with their text"
+        found = (
+            f"none of {', '.join(MANIFEST_NAMES)} is in the folder, so the token ids cannot be compared with the texts"
+        )
         return [finding("file-missing", found, where=prepared, level="warning")]
     compared = different = 0
     first = ""
@@ -188,7 +190,7 @@ def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
             first = first or f"{text!r:.120} is stored as {format_pieces(tokenizer, stored)}"
             first += "" if different > 1 else f", but the tokenizer gives {format_pieces(tokenizer, ids)}"
     if not compared:
-        return [finding("prepared-empty", f"no file of ids in {manifest.name} exists", where=manifest)]
+        return [finding("prepared-empty", f"{manifest.name} names no existing file with token ids", where=manifest)]
     if not different:
         return []
     found = f"{different:,} of {compared:,} sentences are encoded differently; the first: {first}"

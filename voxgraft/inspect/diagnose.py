@@ -268,8 +268,8 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
     for folder in [path] if is_folder(path) else [path.parent, path.parent.parent]:
         is_graft = is_file(folder / GRAFT_CARD_NAME)
         if is_graft or (is_file(folder / STEP_MANIFEST_NAME) and is_file(folder / STEP_STATE_NAME)):
-            found = f"{path.name} is {'a graft' if is_graft else 'a saved step of a run'}, or part of one"
-            expected = "a checkpoint, or a run"
+            found = f"{path.name} is {'a graft' if is_graft else 'a checkpoint of a run'}, or part of one"
+            expected = "a checkpoint file of a complete model, or a run"
             raise CheckpointError("checkpoint-part", f"{found}, not a complete model", expected=expected, where=path)
     base = resolve_base_folder(settings.base)
     with open_check_subject(_to_check_settings(settings, base)) as subject:
@@ -507,7 +507,7 @@ def _compare_with_base(
         # A distance from what is not finite is none; the checkpoint is not to blame for it.
         nonfinite_name = next((entry.name for entry in body.changes if not math.isfinite(entry.base)), None)
         if nonfinite_name is not None and subject.base is not None:
-            found = f"{nonfinite_name} of the base contains values that are not finite or far too large"
+            found = f"{nonfinite_name} of the base contains NaN, infinite or far too large values"
             raise CheckpointError("base-not-finite", found, where=subject.base.checkpoint)
         findings += body_comparison_findings(subject, body)
     return tables, moves, optimizer, moments, body
@@ -643,7 +643,7 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
         )
         found = examine_subject(subject, case, findings)
     name = FAMILIES[found.family].title if found.family in FAMILIES else found.family or "an unknown base"
-    saved = f"{len(folders)} saved steps, {len(complete)} of them complete" if folders else "no saved step"
+    saved = f"{len(folders)} checkpoints, {len(complete)} of them complete" if folders else "no checkpoint"
     newest = f", the newest complete one is {complete[-1]:,}" if complete else ""
     state = f"; state in the journal: {history.state.values['state']}" if history.state else ""
     return replace(found, what=f"a voxgraft run on {name}: {saved}{newest}{state}")
@@ -735,7 +735,9 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
     """Speak and listen where that can be done; else the reason is in the report beside the rest."""
     try:
         if settings.base is None or not is_file(settings.checkpoint):
-            raise ConfigError("nothing-to-hear", "transcribing needs one checkpoint file and --base")
+            raise ConfigError(
+                "nothing-to-hear", "the model can be judged only if one checkpoint file and --base are given"
+            )
         family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
         files = family.files(resolve_base_folder(settings.base))
         options = settings.tokenizer, settings.language, settings.max_sentences, settings.seed

@@ -31,6 +31,7 @@ from voxgraft.core.errors import (
 )
 from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import MAX_YAML_BYTES, parse_yaml, read_text
+from voxgraft.core.results import pluralize
 from voxgraft.models import family_names, get_family, resolve_base_family
 from voxgraft.models.base import Family
 from voxgraft.tokenizers import open_tokenizer
@@ -368,7 +369,7 @@ def _read_config(values: Any, path: Path) -> LegacyConfig:
         raise ConfigError("config-shape", f"{path.name} contains a {sort}", expected="keys with values", where=path)
     sections = {str(key) for key in values}
     if sections and sections <= set(RunSettings.model_fields):
-        cure = "it is a run.yaml already: copy it into the folder of another run."
+        cure = "do not give it with --from: it is a run.yaml already. Copy it into the folder of the new run."
         raise ConfigError("old-unknown", f"{path.name} contains voxgraft's own keys", where=path, cure=cure)
     family = _family_of_sections(values)
     if family is None:
@@ -521,7 +522,7 @@ def translate_legacy_config(
     rows = resolve_key_conflicts([row for key in old.keys for row in translator.translate(key)], given)
     if unknown := [row.old for row in rows if row.outcome == "unknown"]:
         names = ", ".join(unknown[:6]) + (" ..." if len(unknown) > 6 else "")
-        translator.report("old-keys-unknown", f"{len(unknown)} not known: {names}")
+        translator.report("old-keys-unknown", f"{pluralize(len(unknown), 'unknown setting')}: {names}")
     return rows, {row.key: row.new for row in rows if row.outcome == "mapped"}, translator.findings
 
 

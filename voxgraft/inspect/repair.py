@@ -279,7 +279,7 @@ def _require_language_of_tokenizer(settings: RepairSettings, family: Family, fil
         found = "--language is given without --choose"
         raise ConfigError("config-value", found, expected="--choose", where="command line", cure=cure)
     if settings.tokenizer is None:
-        found = f"--language is {language}, but the tokenizer that has this language is not given"
+        found = f"--language is {language}, but --tokenizer (the tokenizer with this language) is not given"
         cure = "add --tokenizer FILE. Or leave out --language; then only old languages are spoken for the choice."
         raise ConfigError("config-missing", found, expected="--tokenizer FILE", where="command line", cure=cure)
     tokenizer, tag = open_tokenizer(settings.tokenizer), family.tag(language)
@@ -497,8 +497,8 @@ def _plan_tables(parts: RepairInputs, repairs: RepairOptions, done: Actions) -> 
     for point, info in tuned_tables.items():
         base_info = base_tables.get(point)
         if base_info is None or base_info.shape[1:] != info.shape[1:] or base_info.shape[0] < parts.base_pieces:
-            found = (
-                f"{info.name} is {list(info.shape)}, the base's is {list(base_info.shape) if base_info else 'missing'}"
+            found = f"{info.name} has the shape {list(info.shape)}; " + (
+                f"in the base it is {list(base_info.shape)}" if base_info else "the base does not have it"
             )
             raise CheckpointError("repair-misfit", found, where=parts.tuned.path)
         tables[info.name] = _TableRepair(parts, repairs, base_info, info).tensor(done)
@@ -680,7 +680,7 @@ def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOp
                 with np.errstate(over="ignore", invalid="ignore"):
                     after = (wide + share * (after.astype(np.float64) - wide)).astype(np.float32)
                 if not np.isfinite(after).all():
-                    found = f"{name} contains values that are not finite"
+                    found = f"{name} contains NaN or infinite values"
                     raise CheckpointError("body-not-finite", found, where=parts.tuned.path)
             yield from_float32(after, dtype).tobytes()
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from voxgraft.checkpoints.base import Checkpoint, TensorInfo
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, finding
+from voxgraft.core.results import pluralize
 from voxgraft.graft.folder import ROWS_NAME
 from voxgraft.inspect.body import OVERWRITTEN_CHANGE, RowMoments, round_to_dtype
 from voxgraft.inspect.subject import BLOCK_ROWS, CheckSubject, are_rows_finite, find_text_tables
@@ -171,18 +172,18 @@ def row_comparison_findings(
             continue
         head = f"{len(comparison.changed):,} of {comparison.num_rows:,} base rows of {comparison.tensor}"
         if comparison.is_uniform_decay:
-            found = f"{head} all shrank to {float(np.median(comparison.factor)):.6g} of the base's"
+            found = f"{head} all shrank to {float(np.median(comparison.factor)):.6g} of the base's values"
             findings.append(finding("base-rows-shrunk", found, expected="the base's bits", where=where))
             continue
         worst = int(comparison.changed[comparison.relative.argmax()])
         piece = subject.base_tokenizer.shown(worst) if subject.base_tokenizer else f"<{worst}>"
         typical = float(np.median(comparison.relative))
         found = (
-            f"{head} differ from the base; they changed by {typical:.2g} of their norm (median), "
-            f"row {worst} ({piece}) by {float(comparison.relative.max()):.2g}"
+            f"{head} differ from the base; their median change is {typical:.2g} of the row's norm, "
+            f"the largest {float(comparison.relative.max()):.2g} (row {worst}, {piece})"
         )
         if typical >= OVERWRITTEN_CHANGE:
-            found += ": the rows were overwritten, not trained"
+            found += "; the rows were overwritten, not trained"
         findings.append(finding("base-rows-changed", found, expected="the base's bits", where=where))
     base_tables = find_text_tables(base, family)
     for point, new in find_text_tables(checkpoint, family).items():
@@ -196,7 +197,7 @@ def row_comparison_findings(
             comparison for comparison in comparisons if not len(comparison.changed) and comparison.rounded == is_rounded
         ]
         if unchanged:
-            how = "the base's, rounded to a shorter number format" if is_rounded else "the base's bits"
+            how = "rounded to a lower precision, otherwise unchanged" if is_rounded else "the same bits as in the base"
             names = ", ".join(sorted(comparison.tensor for comparison in unchanged))
             found = f"all {unchanged[0].num_rows:,} base rows of {names} are {how}"
             findings.append(finding(code, found, where=where))
@@ -221,7 +222,7 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
         elif is_spare_copy(spare[0], rows):
             similar.append(new.info.name)
     piece = subject.grown.shown(pieces) if subject.grown else f"<{pieces}>"
-    head = f"row {pieces:,}, the first new token ({piece}),"
+    head = f"row {pieces:,}, of the first new token ({piece}),"
     where = subject.settings.checkpoint or ""
     if any(not name.endswith(".bias") for name in copied):  # two biases may be equal by chance
         found = f"{head} is a bit-identical copy of the base's unused row in {', '.join(copied)}"
@@ -250,9 +251,9 @@ def _last_row_findings(subject: CheckSubject, pieces: int) -> list[Finding]:
         return []
     num_rows = tables[0][1].info.shape[0]
     piece = subject.grown.shown(num_rows - 1) if subject.grown else f"<{num_rows - 1}>"
-    how = "is the base's last row, bit for bit," if same else "started as the base's last row"
+    how = "is a copy of the base's last row" if same else "started as a copy of the base's last row"
     names = ", ".join(new.info.name for _, new in tables)
-    found = f"row {num_rows - 1:,}, the last new token ({piece}), {how} in {names}"
+    found = f"row {num_rows - 1:,}, of the last new token ({piece}), {how} in {names}"
     return [finding("last-row-copied", found, where=subject.settings.checkpoint or "")]
 
 
@@ -474,12 +475,12 @@ def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[F
     where = subject.checkpoint.path if subject.checkpoint else ""
     findings = []
     for move in moves:
-        away = f"{abs(move.shift):,} {'after' if move.shift > 0 else 'before'} their own positions"
+        away = f"{pluralize(abs(move.shift), 'id')} too {'high' if move.shift > 0 else 'low'}"
         if move.how == "shifted":
-            code, found = "rows-shifted", f"the rows of {move.tensor} are {away}"
+            code, found = "rows-shifted", f"the rows of {move.tensor} are shifted: {away}"
         elif move.how == "swapped":
             code, found = "rows-swapped", f"{move.tensor} has the rows of {move.source}, and vice versa"
-            found += f", {away}" if move.shift else ""
+            found += f"; both are shifted: {away}" if move.shift else ""
         elif move.how == "copied":
             found = f"{move.tensor} was overwritten with the rows of {move.source}"
             is_embedding = subject.family is not None and move.tensor == subject.family.graft_points[0].tensor
@@ -488,15 +489,15 @@ def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[F
             code, found = "rows-scattered", f"{move.num_found:,} base rows of {move.tensor} are among the new rows"
             if move.source:
                 found = f"{move.tensor} has {move.num_found:,} base rows of {move.source}"
-            found += ", in no order"
-        findings.append(finding(code, found, expected="base rows on their own ids", where=where))
+            found += ", in no recognizable order"
+        findings.append(finding(code, found, expected="each base row at the base's id", where=where))
         rows = read_moved_rows(subject, move)
         if len(rows) and rows.shape[1] > 1:
             if are_rows_noise(rows):
                 found = f"the new rows of {move.tensor} look like independent random numbers"
                 findings.append(finding("new-rows-random", found, where=where))
             if num_zero := int((~rows.any(axis=1)).sum()):
-                found = f"{num_zero:,} of {len(rows):,} new rows of {move.tensor} are all zero"
+                found = f"{num_zero:,} of {len(rows):,} new rows of {move.tensor} contain only zeros"
                 findings.append(finding("new-rows-zero", found, where=where))
     return findings
 
@@ -558,7 +559,7 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
             large = np.isfinite(sizes) & (sizes > limit)  # values that are not finite have a finding of their own
             if large.any():
                 top = f"{sizes[large].max():,.3g}"
-                found = f"{int(large.sum()):,} of {len(sizes):,} new values of {name} are up to {top} in size"
+                found = f"{int(large.sum()):,} of {len(sizes):,} new biases of {name} have absolute values up to {top}"
                 biases.append(finding("new-rows-scale", found, expected=f"at most {limit:,.3g}", where=where))
             continue
         if not len(new) or not are_rows_finite(new).all():
@@ -566,8 +567,8 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         norms = np.sqrt(_squared_row_norms(new))
         zero = norms <= _empty_row_limit(TableReader(base, info), pieces)
         if zero.any():
-            how = "all zero" if not new[zero].any() else "all zero or nearly zero"
-            found = f"{int(zero.sum()):,} of {len(new):,} new rows of {name} are {how}"
+            how = "only zeros" if not new[zero].any() else "only zeros or values close to zero"
+            found = f"{int(zero.sum()):,} of {len(new):,} new rows of {name} contain {how}"
             findings.append(finding("new-rows-zero", found, where=where))
         rows, norms = new[~zero], norms[~zero]
         groups = [count for count in Counter(row.tobytes() for row in rows).values() if count > 1]
@@ -579,7 +580,7 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
             continue  # they look like the base's rows in all that follows
         if groups:
             how = "are equal" if len(groups) == 1 else f"form {len(groups):,} groups of equal rows"
-            found = f"{sum(groups):,} of {len(new):,} new rows of {name} {how}, bit for bit"
+            found = f"{sum(groups):,} of {len(new):,} new rows of {name} {how} (bit for bit)"
             findings.append(finding("new-rows-equal", found, where=where))
         if groups or not len(rows):
             continue

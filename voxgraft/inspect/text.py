@@ -387,13 +387,15 @@ def freeze_findings(subject: CheckSubject) -> list[Finding]:
         first_trained = boundary.whole
         found, expected = "", base or pieces or 0
         if pieces is not None and first_trained > pieces:
-            found = f"past the {pieces:,} tokens; the other trainers then lower it silently"
+            found = f"but the tokenizer has {pieces:,} tokens; the other trainers then lower the value silently"
         elif base is not None and first_trained < base:
-            found = f"the base has {base:,} tokens: base rows {first_trained:,} to {base - 1:,} are trained"
+            found = f"but the base has {base:,} tokens: base rows {first_trained:,} to {base - 1:,} are trained"
         elif base is not None and first_trained > base:
-            found = f"the base has {base:,} tokens: new rows {base:,} to {first_trained - 1:,} are never trained"
+            found = f"but the base has {base:,} tokens: new rows {base:,} to {first_trained - 1:,} are never trained"
         elif base is not None:
-            needless = f"{boundary.key} is {first_trained:,}, the base's number of tokens; voxgraft needs no boundary"
+            needless = (
+                f"{boundary.key} is {first_trained:,}, the base's number of tokens; voxgraft does not need this setting"
+            )
             findings.append(finding("freeze-needless", needless, where=old.path))
         if found:
             found = f"{boundary.key} is {first_trained:,}, {found}"
@@ -407,8 +409,8 @@ def freeze_findings(subject: CheckSubject) -> list[Finding]:
         steps = old.steps.whole if old.steps and old.steps.whole else _DEFAULT_STEPS
         left = math.exp(-rate.value * decay.value * steps)
         found = (
-            f"a rate of {rate.value:g} with weight decay {decay.value:g} leaves {left:.2%} of a masked row "
-            f"after {steps:,} steps"
+            f"with learning rate {rate.value:g} and weight decay {decay.value:g}, a masked row shrinks to {left:.2%} "
+            f"in {steps:,} steps"
         )
         findings.append(finding("freeze-leaks", found, expected="100%", where=old.path))
     return findings
@@ -447,7 +449,7 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
     # How many tokens are on new rows, on base rows, and unknown.
     tail = f"{num_unknown / max(total, 1):.1%} unknown ({num_unknown:,})"
     if total and pieces is None:
-        found = f"of {total:,} tokens, {tail}; the share on new rows needs the base"
+        found = f"of {total:,} tokens, {tail}; to count tokens with new rows, give --base"
         findings.append(finding("text-share", found, where=where))
     elif total and pieces is not None:
         new = sum(count for token, count in counts.items() if token >= pieces)
@@ -455,12 +457,12 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
             count for token, count in counts.items() if token >= pieces and token in tokenizer.control_ids
         )
         old = (total - new - num_unknown) / total
-        found = f"{new / total:.1%} of {total:,} tokens are on new rows, {old:.1%} on base rows, {tail}"
+        found = f"of {total:,} tokens, {new / total:.1%} have new rows, {old:.1%} have base rows, {tail}"
         findings.append(finding("text-share", found, where=where))
         # Every text of the new language has the tag.
         new_rows = tokenizer.size - pieces - sum(token >= pieces for token in tokenizer.control_ids)
         if not new_text_tokens and new_rows > 0:
-            found = f"none of {total:,} tokens is on one of the {new_rows:,} new rows for letters"
+            found = f"none of {total:,} tokens has one of the {new_rows:,} new rows for letters"
             findings.append(finding("text-off-new-rows", found, where=where))
     is_extended = subject.settings.tokenizer.file is not None or (
         subject.run is not None and is_folder(RunFolder(subject.run).graft)
@@ -568,10 +570,12 @@ def pronunciation_findings(graft: Graft) -> list[Finding]:
     if not changed:
         return []
     shown = ", ".join(f"{word!r:.40} as {now!r:.40}" for word, now in list(changed.items())[:_NUM_EXAMPLES])
-    found = f"normalization writes {pluralize(len(changed), 'listed word')} otherwise: {shown}"
+    found = f"normalization changes {pluralize(len(changed), 'listed word')}: {shown}"
     if path.parent != graft.folder:
-        return [finding("pronunciations-changed", f"{found}; this is how they are found", where=path, level="note")]
-    return [finding("pronunciations-changed", f"{found}; the graft's list never finds them", where=path)]
+        return [
+            finding("pronunciations-changed", f"{found}; texts are matched in this spelling", where=path, level="note")
+        ]
+    return [finding("pronunciations-changed", f"{found}; the graft's list never matches them", where=path)]
 
 
 def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") -> list[Finding]:

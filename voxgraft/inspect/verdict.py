@@ -113,7 +113,7 @@ _WRONG_IDS_REASON = "new rows and backbone were trained on wrong ids, and a repa
 _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "checkpoint-stand-in": (
         "this was never {family}, so nothing of the base was lost",
-        "a stand-in model was trained that borrows the text table alone; it spoke no language before either, and the "
+        "another model was trained that has only the base's text embedding; it spoke no language before, and the "
         "base's own file is untouched",
     ),
     "checkpoint-family": ("this is another model: {found}", "none of it fits this base"),
@@ -129,7 +129,7 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
         ("the run and its parts no longer belong together: {found}", "the training no longer fits them"),
     ),
     "tensor-missing": ("its text embedding was left out: {found}", "its trained new rows are stored nowhere else"),
-    "tensor-shape": ("its text tables do not have the base's type: {found}", "none of it fits this base"),
+    "tensor-shape": ("its text embedding or head does not have the base's type: {found}", "none of it fits this base"),
     "torch-checksum": (
         "without a good copy there is nothing to save; the file was damaged after it was written: {found}",
         _UNREADABLE_FAULT[1],
@@ -167,12 +167,12 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "head-not-grown": ("head", "the embedding was extended, but not the head"),
     "embedding-not-grown": ("head", "the head was extended, but not the embedding"),
     "bias-not-grown": ("head", "the head was extended, but not its bias"),
-    "spare-row-copied": ("spare", "the base's spare row is on the first new token"),
+    "spare-row-copied": ("spare", "the first new token has a copy of the base's spare (unused) row"),
     "spare-counted-twice": ("spare", "it has one spare row too many"),
-    "rows-padded": ("spare", "its text tables were filled up with rows that no token uses"),
-    "table-transposed": ("rows", "text tables or matrices are transposed"),
-    "rows-shifted": ("rows", "its text rows are only shifted to other ids"),
-    "rows-swapped": ("rows", "its text rows are intact, but embedding and head are swapped"),
+    "rows-padded": ("spare", "its text embedding and head have extra rows that no token uses"),
+    "table-transposed": ("rows", "its text embedding or other matrices are transposed"),
+    "rows-shifted": ("rows", "its text rows are shifted to wrong ids"),
+    "rows-swapped": ("rows", "its text rows are intact, but text embedding and text head are swapped"),
     "base-rows-shrunk": ("rows", "weight decay shrank the base's rows despite a gradient mask"),
     "base-rows-changed": ("rows", "the base's text rows were changed"),
     "head-missing": ("head", "the text head is missing from the file, or incomplete"),
@@ -194,7 +194,7 @@ _RESUME_NOTES = {
         "its tokenizer encodes old languages differently",
         "encode texts of old languages with the base's own tokenizer",
     ),
-    "new-rows-zero": ("some new rows are still empty", "{found}: train on texts with their tokens"),
+    "new-rows-zero": ("some new rows are still empty", "{found}; train on texts with the tokens of these rows"),
     "new-rows-equal": (
         "new rows are copies of one another, or of base rows",
         "{found}: only training makes them different",
@@ -330,7 +330,7 @@ def _verdict_repair(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict
         faults.setdefault("rows", []).insert(0, "text rows contain NaN, infinite or absurdly large values")
     item = by_code.get("ids-past-table") or by_code.get("rows-vs-tokenizer")
     if case.cut_rows and item is not None and "head" not in faults:
-        faults.setdefault("rows", []).append(f"its text tables end before the base's: {item.found}")
+        faults.setdefault("rows", []).append(f"its text embedding or head lacks base rows: {item.found}")
     if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
         # `extend` reads a single file, and is enough where the base's rows are all there.
         one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in by_code
@@ -430,11 +430,11 @@ def _verdict_resume_run(by_code: dict[str, Finding], case: DiagnosisCase) -> Ver
     train = _format_train_command(case)
     if case.steps is None:
         sentence, reason = (
-            "nothing is wrong with the run; it has no saved step yet",
+            "nothing is wrong with the run; it has no checkpoint yet",
             "training starts from the beginning",
         )
     elif not case.steps:
-        found = by_code["step-damaged"].found if "step-damaged" in by_code else "none of its saved steps is complete"
+        found = by_code["step-damaged"].found if "step-damaged" in by_code else "none of its checkpoints is complete"
         return Verdict("START FRESH", found, "there is no complete step to resume from", (f"{train} --fresh",))
     elif "step-damaged" in by_code:
         sentence = by_code["step-damaged"].found

@@ -276,7 +276,7 @@ def _format_run_yaml(settings: RunSettings, run: Path, rows: Sequence[KeyTransla
     except ConfigError as error:
         raise ConfigError("run-path", f"a path cannot be stored: {error.finding.found}", where=where) from None
     if not same:
-        raise ConfigError("run-path", "a path cannot be stored: it would be read back differently", where=where)
+        raise ConfigError("run-path", "the path cannot be stored: run.yaml would give back another path", where=where)
     return text
 
 

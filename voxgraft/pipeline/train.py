@@ -432,9 +432,9 @@ def _refuse_missing_steps(setup: TrainingSetup) -> None:
     if list_step_folders(run):
         return
     last = max((entry["step"] for entry in RunJournal(run.journal).read()), default=0)
-    found, cure = f"there is no saved step, but the journal has step {last:,}", "or start over with --fresh."
+    found, cure = f"there is no checkpoint, but the journal has step {last:,}", "or start over with --fresh."
     if isinstance(trained, dict):
-        found = f"there is no saved step, but the graft's rows are trained (step {trained['step']:,})"
+        found = f"there is no checkpoint, but the graft's rows are trained (step {trained['step']:,})"
         cure = f"or start over with --fresh: from these rows, or from new ones after `voxgraft graft {run.path}`."
     if last > 0 or isinstance(trained, dict):
         raise CheckpointError("steps-gone", found, where=run.steps, cure=f"restore {run.steps.name}/, {cure}")

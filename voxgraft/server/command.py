@@ -43,7 +43,9 @@ def serve(settings: ServeSettings) -> CommandResult:
         if settings.language is not None and settings.language not in tts.languages:
             found = f"the model does not speak {settings.language!r}"
             # The fix in the catalogue names the options of `speak`.
-            cure = "set --language to one of the expected languages; for another one, add its run or graft as MODEL."
+            cure = (
+                "set --language to one of the expected languages. For another language, add its run or graft as MODEL."
+            )
             expected = f"one of {', '.join(tts.languages)}"
             raise ConfigError("speak-language", found, expected=expected, cure=cure)
         voices = collect_voices(tts, settings)

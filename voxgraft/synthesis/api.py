@@ -180,7 +180,7 @@ def _find_graft(folder: Path) -> Path:
         return folder
     run = RunFolder(folder)
     if (which := detect_trained_output(run, RunJournal(run.journal).read())) != "graft":
-        found = f"the last training of {folder.name} was {which}, which leaves no graft"
+        found = f"the last training of {folder.name} was {which}, which does not create a graft"
         raise GraftError("speak-grafts", found, expected="runs that were trained gated", where=folder)
     return run.graft
 
@@ -192,7 +192,7 @@ def _open_export(folder: Path, base: str | Path | None, device: str | None, prec
     place = folder / MERGED
     if not is_folder(place):
         found = f"{folder.name} has no {MERGED}/"
-        cure = "export with --parts both or merged; a drop-in is for the original program."
+        cure = "export again with --parts both or --parts merged. Only the original program can load a drop-in export."
         raise GraftError("speak-grafts", found, expected=f"an export with {MERGED}/", where=folder, cure=cure)
     if base is None:
         raise ConfigError("config-missing", "`base` is not given", expected="the export's base", where=folder)

@@ -201,10 +201,15 @@ def read_utterances(texts: Sequence[str], file: Path | None) -> list[UtteranceRe
         language, name = row.get("language") or None, row.get("name") or number
         if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
             cure = suggest_language_code(language, "language")
-            wrong = f"utterance {number} is in {language!r:.40}"
+            wrong = f"the language of utterance {number} is {language!r:.40}"
             raise TextError("speak-table", wrong, expected="a code, such as en", where=where, cure=cure)
         if not _UTTERANCE_NAME.fullmatch(name):  # it becomes a file name
-            raise TextError("speak-table", f"the name {name!r:.60}", expected="letters, digits, . _ and -", where=where)
+            raise TextError(
+                "speak-table",
+                f"utterance {number} has the name {name!r:.60}",
+                expected="letters, digits, . _ and -",
+                where=where,
+            )
         found.append(UtteranceRequest(name, text, language, row.get("voice") or None))
     names = [one.name for one in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):

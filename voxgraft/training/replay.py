@@ -135,7 +135,7 @@ class ReplayGenerator:
                     )
                 advance(len(batch))
                 if not self.num_kept:
-                    found = f"none of {self.num_dropped:,} utterances of the base ends"
+                    found = f"all {self.num_dropped:,} utterances of the base reached the length limit"
                     raise GraftError("self-replay-runaway", found, expected="utterances that end")
 
 

@@ -95,7 +95,9 @@ class Roots:
             raise FileError("ui-outside", f"{given[:200]!r} does not exist") from None
         if not any(real == root or root in real.parents for root in self.paths):
             roots = ", ".join(map(str, self.paths))
-            raise FileError("ui-outside", f"{given[:200]!r} is outside the folders that are open here", expected=roots)
+            raise FileError(
+                "ui-outside", f"{given[:200]!r} is outside the folders that the web UI may read", expected=roots
+            )
         return real
 
     def short(self, path: Path) -> str:
@@ -257,8 +259,10 @@ def _refuse_paths_outside(roots: Roots, source: Path, folder: Path, encoding: st
         try:
             roots.resolve_inside(path)
         except FileError:
-            found = f"{source.name} names {name!r:.100}, outside the folders that are open here"
-            raise FileError("ui-upload", found, cure="use files inside them, or upload these too.") from None
+            found = f"{source.name} names {name!r:.100}, outside the folders that the web UI may read"
+            raise FileError(
+                "ui-upload", found, cure="use files inside these folders, or upload the files that it names, too."
+            ) from None
 
 
 def _file_names_in(source: Path, encoding: str | None) -> Iterator[tuple[str, bool]]:

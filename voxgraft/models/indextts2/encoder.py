@@ -613,7 +613,7 @@ def mix_emotions(files: BaseFiles, sliders: Sequence[float], weight: float, voic
         )
     table, own = EmotionTable.load(files), np.asarray(voice.voice["emotion"], np.float32)
     if STYLE not in voice.voice:
-        raise GraftError("emotion-voice", "the nearest stored voice is not known", where=files.folder)
+        raise GraftError("emotion-voice", "no stored voice can be selected for the eight emotions", where=files.folder)
     style = np.asarray(voice.voice[STYLE], np.float32)
     if table.voices.shape[1:] != style.shape or table.vectors.shape[1:] != own.shape:
         found = f"emotion files {list(table.voices.shape)} and {list(table.vectors.shape)}"

@@ -206,7 +206,7 @@ class IndexTTS2(Family):
         condition = super().apply_style(condition, SpeakingStyle(exaggeration=manner.exaggeration))
         if manner.emotion is None:
             if manner.emotion_weight is not None:
-                raise ConfigError("manner-unknown", "emotion_weight is given without an emotion", expected="--emotion")
+                raise ConfigError("manner-unknown", "--emotion-weight is given without --emotion", expected="--emotion")
             return condition
         return blend_emotion(condition, manner.emotion, 1.0 if manner.emotion_weight is None else manner.emotion_weight)
 

@@ -172,8 +172,8 @@ class TinyCodec(nn.Module):
             if not config.encoder_blocks or len(config.encoder_blocks) != len(config.decoder_blocks):
                 raise ValueError(f"stages {config.encoder_blocks} and {config.decoder_blocks}")
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
-            expected = f"the metadata of a codec ({CODEC_FORMAT}: speakers, levels, widths)"
-            found = f"no key {fault}" if isinstance(fault, KeyError) else f"{fault}"
+            expected = f"metadata in the format {CODEC_FORMAT}, with speakers, levels and widths"
+            found = f"the file's metadata has no {fault}" if isinstance(fault, KeyError) else f"{fault}"
             raise CheckpointError("codec-notes", found, expected=expected, where=path) from fault
         with no_init_weights():
             codec = cls(config)
