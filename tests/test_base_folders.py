@@ -421,7 +421,7 @@ def _write_wrapped(folder: Path) -> None:
             "base-other-model",
             "diffusers pipeline, StableDiffusionPipeline",
         ),
-        (_write_wrapped, "checkpoint-prefixed", "every name starts with 'module.'"),
+        (_write_wrapped, "checkpoint-prefixed", "every tensor name starts with 'module.'"),
         (lambda folder: (folder / "x.pth").write_text(POINTER), "checkpoint-lfs", "x.pth is a Git LFS pointer"),
         (lambda folder: (folder / "notes.txt").write_text("x"), "base-unknown", "none of t3_mtl23ls_v2.safetensors"),
     ],

@@ -68,7 +68,7 @@ def test_a_base_checkpoint_with_a_grown_tokenizer_ends_past_the_table(index: Gro
 def test_a_checkpoint_of_another_family_is_named(bases: dict[str, BaseFiles]) -> None:
     result = checked(base=bases["indextts2"].folder, checkpoint=bases["chatterbox"].checkpoint)
     assert codes(result, "error") == {"checkpoint-family"}
-    assert "t3_mtl23ls_v2.safetensors has the text tables of chatterbox | indextts2" in found(
+    assert "t3_mtl23ls_v2.safetensors has the text embedding of chatterbox | indextts2" in found(
         result, "checkpoint-family"
     )
 
@@ -141,7 +141,7 @@ def test_a_wrapper_s_name_before_all_others_is_reported_and_looked_past(index: G
     mixed = checked(
         base=index.base.folder, checkpoint=saved(tmp_path / "mixed.pth", {**wrapped, "loss": torch.zeros(1)})
     )
-    assert "1 tensors of other models are in the file" in found(mixed, "checkpoint-prefixed")
+    assert "the file has 1 tensors of other models" in found(mixed, "checkpoint-prefixed")
     assert "base-rows-same" in codes(mixed)
 
 

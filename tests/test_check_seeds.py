@@ -144,7 +144,7 @@ def test_seed_001_masked_rows_that_weight_decay_shrank_are_found_with_the_random
         result, "base-rows-shrunk"
     )
     assert {"new-rows-random", "spare-row"} <= codes(result, "note")
-    assert "row 12,000, of the first new token (ሀ), started as a copy of the base's spare row" in found(
+    assert "row 12,000, of the first new token (ሀ), started as a copy of the base's unused row" in found(
         result, "spare-row-copied"
     )
 
@@ -165,7 +165,8 @@ def test_seed_001_the_spare_row_on_the_first_new_piece_is_named(
     result = checked(base=index.folder, tokenizer=amharic, checkpoint=checkpoint)
     assert codes(result, "error") == {"spare-row-copied"}
     assert found(result, "spare-row-copied").startswith(
-        "row 12,000, of the first new token (ሀ), is a copy of the base's spare row in " + ", ".join(TABLES)
+        "row 12,000, of the first new token (ሀ), is a bit-identical copy of the base's unused row in "
+        + ", ".join(TABLES)
     )
 
 
@@ -226,8 +227,8 @@ def test_seed_003_an_optimizer_state_for_another_table_is_reported_from_one_that
     result = checked(tokenizer=amharic, checkpoint=checkpoint)
     assert result.exit_code == 0
     listed = found(result, "checkpoint-extras")
-    assert all(f"{name}: " in listed for name in ("optimizer", "scheduler", "epoch", "step", "rng_state"))
-    assert "step: int 38000" in listed
+    assert all(f"{name} (" in listed for name in ("optimizer", "scheduler", "epoch", "step", "rng_state"))
+    assert "step (int 38000)" in listed
     assert ("moments-mismatch" in codes(result, "warning")) == warned
     if warned:
         assert "moments of shape [24000, 16], but text_embedding.weight is [24001, 16]" in found(

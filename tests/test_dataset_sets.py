@@ -279,7 +279,7 @@ def test_a_stale_set_is_refused_with_both_sides_and_the_cure(
     assert caught.value.code == "set-stale"
     found = caught.value.finding.found
     assert shown in found
-    assert "the set" in found
+    assert "the clips" in found
     assert "this run" in found
     assert "prepare the clips again" in caught.value.finding.cure
     assert str(folder) in caught.value.finding.where

@@ -245,7 +245,7 @@ UP = f"base_model.model.{LAYERS[0]}.lora_B.weight"
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ({DOWN: None}, "adapter-broken", f"half of an adapter: 1 missing, {LAYERS[0]}.down"),
+        ({DOWN: None}, "adapter-broken", f"1 tensors are missing, for example {LAYERS[0]}.down"),
         ({DOWN: torch.zeros(RANK + 1, 16)}, "adapter-mismatch", f"{LAYERS[0]}.down has rank 5"),
         ({UP: torch.zeros(16, RANK - 1)}, "adapter-mismatch", f"{LAYERS[0]}.up has rank 3"),
         ({UP: torch.full((16, RANK), float("nan"))}, "adapter-broken", "contains NaN or infinity"),

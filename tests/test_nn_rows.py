@@ -202,7 +202,7 @@ def test_wrong_row_counts_are_named_with_what_was_expected(found: int, message: 
     model = nn.ModuleDict({"text_emb": an_embedding()})
     with pytest.raises(CheckpointError, match=message) as caught:
         model.load_state_dict({"text_emb.weight": table(found)})
-    assert caught.value.finding.expected == "16 rows of width 8 (12 base tokens + 3 new + 1 spare)"
+    assert caught.value.finding.expected == "16 rows of width 8 (12 base tokens + 3 new + 1 unused)"
     with pytest.raises(CheckpointError, match="is a list"):
         model.load_state_dict({"text_emb.weight": [1.0]})
 
@@ -390,7 +390,7 @@ def test_a_layout_that_no_table_has_is_refused(rows: int, num_new: int, spare: i
 def test_tables_of_the_wrong_shape_or_kind_are_refused() -> None:
     with pytest.raises(GraftError, match=r"shape \[13\]"):
         GrownEmbedding.from_base(table(13)[:, 0], 1)
-    with pytest.raises(GraftError, match=r"bias of shape \[12\]"):
+    with pytest.raises(GraftError, match=r"bias has shape \[12\]"):
         GrownHead.from_base(table(13), 1, bias=table(12)[:, 0])
     with pytest.raises(GraftError, match=r"torch\.int8"):
         GrownEmbedding.from_base(torch.zeros(13, 8, dtype=torch.int8), 1)

@@ -287,7 +287,7 @@ def test_a_grown_file_alone_is_reported_which_tokenizer_it_lacks_and_shown_whole
     assert report.release == f"no published release ({rows:,} text rows)"
     (item,) = report.findings
     assert f"text rows for {rows:,} tokens" in item.found
-    assert "put its tokenizer next to it" in item.cure
+    assert "copy the tokenizer of this checkpoint" in item.cure
     assert "download" not in item.cure
 
 

@@ -61,7 +61,7 @@ def test_flags_that_run_yaml_does_not_have_are_reported_before_and_after(
     said = text_of(result)
     assert "for this command only (not in run.yaml): " in said
     assert "train.steps: 4" in said
-    assert "give them again; to keep them, write them into run.yaml" in said
+    assert "repeat the flags; to keep them, write them into run.yaml" in said
     assert result.to_json()["only_now"] == result.only_now
 
 

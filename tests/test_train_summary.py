@@ -106,7 +106,7 @@ def test_rows_and_trained_numbers_are_those_of_the_saved_step(
     tensors = load_step(RunFolder(world.run), 0).state.tensors
     rows = next(iter(tensors["rows"].values()))
     base_pieces = world.text_encoder.base.size
-    assert opening["text rows"] == f"text_emb, text_head: {base_pieces:,} base tokens + {len(rows):,} new + 0 spare"
+    assert opening["text rows"] == f"text_emb, text_head: {base_pieces:,} base tokens + {len(rows):,} new + 0 unused"
     counts = {part: sum(tensor.numel() for tensor in tensors[part].values()) for part in ("rows", "adapter")}
     assert (
         f"rows {format_count(counts['rows'])}, adapter {format_count(counts['adapter'])} (rank 4)" in opening["trained"]

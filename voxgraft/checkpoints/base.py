@@ -282,7 +282,7 @@ class Checkpoint:
                 self.source.fill(info.start, values.reshape(-1).view(np.uint8).data)
             return _converted(values, info)
         if info.num_bytes > max(info.span_bytes, MAX_EXPANDED_BYTES):
-            found = f"{info.name} expands {info.span_bytes:,} stored bytes to {info.num_bytes:,}"
+            found = f"{info.name} needs {info.num_bytes:,} bytes, but only {info.span_bytes:,} are stored"
             raise CheckpointError("tensor-shape", found, where=self.path)
         stored = np.frombuffer(self.source.read(info.start, info.span_bytes), dtype)
         # The stride of a dimension of one is never used and may be any number.
@@ -468,7 +468,7 @@ def read_safetensors(source: ByteSource) -> Checkpoint:
     metadata = header.pop("__metadata__", None)
     texts = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     if metadata is not None and not texts:
-        raise error("safetensors-metadata", f"__metadata__ is {_short_repr(metadata)}", "strings by name")
+        raise error("safetensors-metadata", f"__metadata__ is {_short_repr(metadata)}", "keys with strings as values")
     data_start = PREFIX_BYTES + length
     tensors: dict[str, TensorInfo] = {}
     for name, entry in header.items():

@@ -538,7 +538,7 @@ def iter_tensors(
             more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
             listed = "; ".join(misfits[:MAX_LISTED_MISMATCHES]) + more
             found = f"{len(misfits)} of {len(shapes)} tensors do not fit: {listed}"
-            expected = "every tensor of the model, in its own shape"
+            expected = "every tensor of the model, with its shape in the model"
             raise CheckpointError("tensors-mismatch", found, expected=expected, where=checkpoint.path)
         infos = {name: checkpoint.tensors[prefix + name] for name in shapes}
         total = sum(info.num_bytes for info in infos.values())

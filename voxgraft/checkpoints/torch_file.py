@@ -436,7 +436,7 @@ def _locate_tensor(name: str, tensor: TorchTensor, archive: TorchArchive, source
 
 
 def _contents_error(
-    source: ByteSource, found: str, expected: str = "a dictionary of tensors by name"
+    source: ByteSource, found: str, expected: str = "a dictionary of tensor names and tensors"
 ) -> CheckpointError:
     return CheckpointError("torch-contents", found, expected=expected, where=source.path)
 

@@ -431,7 +431,7 @@ def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, Tenso
             one.table.new_rows, two.table.new_rows
         )
         if one.overlaps(two.info) and not (one.info.same_bytes(two.info) and same_rows):
-            found = f"{one.info.name} and {two.info.name} are one table and would get different rows"
+            found = f"{one.info.name} and {two.info.name} are one tensor, but would get different new rows"
             raise _growth_error("growth-tied", found, checkpoint)
     grown = dict(planned)
     for name, info in checkpoint.tensors.items():
@@ -449,11 +449,16 @@ def _fit_table(checkpoint: Checkpoint, name: str, table: TableGrowth) -> TensorG
     new = table.new_rows
     if info.dtype not in FLOAT_DTYPES or len(info.shape) not in (1, 2):
         found = f"{name} is {info.dtype} {list(info.shape)}"
-        raise _growth_error("growth-table", found, checkpoint, expected=f"a table or bias of {', '.join(FLOAT_DTYPES)}")
+        raise _growth_error(
+            "growth-table",
+            found,
+            checkpoint,
+            expected=f"a text embedding, a text head or its bias, in {' or '.join(FLOAT_DTYPES)}",
+        )
     rows = table.base_rows + table.spare_rows
     if min(table.base_rows, table.spare_rows) < 0 or info.shape[0] != rows:
         found = f"{name} has {info.shape[0]:,} rows"
-        expected = f"{rows:,}: {table.base_rows:,} tokens and {table.spare_rows} spare"
+        expected = f"{rows:,} rows, for {table.base_rows:,} tokens and {table.spare_rows} unused"
         raise _growth_error("growth-rows", found, checkpoint, expected=expected)
     if new.dtype != np.float32 or new.ndim != len(info.shape) or new.shape[1:] != info.shape[1:]:
         found = f"the new rows of {name} are {new.dtype} {list(new.shape)}"

@@ -339,7 +339,7 @@ def create_companion(settings: CompanionSettings) -> SimpleResult:
         found = f"{name} is installed from source, and --checkout is not set"
         raise ConfigError("config-missing", found, expected="--checkout FOLDER")
     if not package and settings.checkout is not None:
-        raise ConfigError("config-value", f"--checkout for {name}", expected="none: it is a package")
+        raise ConfigError("config-value", f"--checkout is given, but {name} is a package", expected="no --checkout")
     if settings.checkout is not None:
         require_folder(settings.checkout / package)
     if settings.python is not None:

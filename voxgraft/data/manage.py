@@ -190,7 +190,7 @@ def data_merge(settings: DataMergeSettings) -> SimpleResult:
     sources = [open_dataset_folder(folder) for folder in settings.sets]
     if own := [source for source in sources if source.folder.resolve() == target.folder.resolve()]:
         found = f"{own[0].name} would be merged into itself"
-        raise ConfigError("config-value", found, expected="datasets other than the target", where=own[0].folder)
+        raise ConfigError("config-value", found, expected="sources that are not the target itself", where=own[0].folder)
     with target.locked():
         merging = _DatasetMerger(target)
         for source in sources:

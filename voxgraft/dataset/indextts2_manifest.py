@@ -379,7 +379,7 @@ def open_pair_dataset(
             line_languages.setdefault(pair.language, pair.line)
     expected_language = language.lower() if language else next(iter(line_languages), None)
     if expected_language is None:
-        cure = f"add it, for example {manifest.name}::am."
+        cure = f"add the language to the path, for example {manifest.name}::am."
         raise FileError("pairs-language", "no line states its language", where=manifest, cure=cure)
     if others := [f"{found} (line {line})" for found, line in line_languages.items() if found != expected_language]:
         raise FileError(

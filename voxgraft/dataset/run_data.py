@@ -224,15 +224,15 @@ def _open_checked_set(
         if not path_exists(manifest):
             # What the user has named is not made by `prepare`.
             named = path not in (requirements.run.data_set("train"), requirements.run.data_set("valid"))
-            cure = f"correct {ROLE_SETTING_KEYS[role]}: give a folder that `voxgraft prepare` wrote."
+            cure = f"set {ROLE_SETTING_KEYS[role]} to a folder that `voxgraft prepare` wrote."
             if not named:
                 cure = describe_prepare_step(requirements.run, requirements.settings)
-                cure += " Sets that were prepared elsewhere are named in data.train and data.valid."
-            raise FileError("set-missing", f"there is no prepared {role} set at {path}", where=path, cure=cure)
+                cure += " If the clips are in other folders, set data.train and data.valid to these folders."
+            raise FileError("set-missing", f"there are no prepared {role} clips at {path}", where=path, cure=cure)
         if manifest.suffix != ".jsonl" or family != "indextts2":
-            found = f"{path.name} is not a prepared {role} set of {family}"
+            found = f"{path.name} is not a folder of prepared {role} clips for {family}"
             expected = "a folder that `voxgraft prepare` wrote"
-            cure = f"correct {ROLE_SETTING_KEYS[role]}: give such a folder."
+            cure = f"set {ROLE_SETTING_KEYS[role]} to a folder that `voxgraft prepare` wrote."
             raise FileError("set-missing", found, expected=expected, where=path, cure=cure)
         name = f"{manifest.parent.name}/{manifest.stem}"
         pairs = _open_pairs(requirements, path, role, name, of_base=of_base)
@@ -359,7 +359,8 @@ def train_setting_findings(train: TrainSettings, where: Path | str = "") -> list
     if train.full_backbone and train.mode != "merged":
         text = f"train.full_backbone is on, but train.mode is {train.mode}, which never trains the backbone"
         cure = (
-            "turn full_backbone off; or set train.mode to merged to train the backbone, which can change old languages."
+            "turn train.full_backbone off. Or set train.mode to merged: then the backbone is trained, and old "
+            "languages can change."
         )
         found.append(finding("config-value", text, expected="train.mode merged", where=where, cure=cure))
     return found
@@ -369,7 +370,9 @@ def _both_lengths_finding(train: TrainSettings, where: Path | str = "") -> Findi
     if train.steps is None or train.epochs is None:
         return None
     text = f"train.steps ({train.steps:,}) and train.epochs ({train.epochs:g}) are both set"
-    cure = "keep one of them; in run.yaml, clear the value of the other (`steps:` or `epochs:` with nothing behind it)."
+    cure = (
+        "keep one of the two. In run.yaml, clear the value of the other: write `steps:` or `epochs:` without a value."
+    )
     return finding("config-value", text, expected="only one of them", where=where, cure=cure)
 
 

@@ -128,11 +128,11 @@ class DeterministicSampler:
         self.options = options or DataSamplerOptions()
         self.batch_tokens, self.seed = batch_tokens, seed
         if not sets or len(sets) != len(weights):
-            found = f"{len(sets)} sets and {len(weights)} weights"
-            raise ConfigError("stream-settings", found, expected="at least one set, and a weight for each")
+            found = f"{len(sets)} data folders and {len(weights)} weights"
+            raise ConfigError("stream-settings", found, expected="at least one data folder, and a weight for each")
         names = [clips.name for clips in sets]
         if len(set(names)) != len(names):
-            raise ConfigError("stream-settings", f"the sets {', '.join(names)}", expected="unique names")
+            raise ConfigError("stream-settings", f"the data folders {', '.join(names)}", expected="unique names")
         if not all(math.isfinite(weight) and weight > 0 for weight in weights):
             raise ConfigError("stream-settings", f"the weights {list(weights)}", expected="finite numbers above 0")
         if batch_tokens < 1:
@@ -210,7 +210,9 @@ class DatasetStream:
         self.clips, self.used = len(clips), len(self._used)
         if not self.used:
             reasons = ", ".join(f"{reason}: {len(found):,}" for reason, found in left_out.items())
-            raise GraftError("stream-empty", f"no clip of {clips.name} can be used ({reasons})", expected="some")
+            raise GraftError(
+                "stream-empty", f"no clip of {clips.name} can be used ({reasons})", expected="at least one clip"
+            )
         self.total = int(self._tokens[self._used].sum())
         """Tokens of one pass over the clips that are used."""
         longest = int(self._used[np.argmax(self._tokens[self._used])])
@@ -250,11 +252,11 @@ class DatasetStream:
             found.append(("clips-left-out", text))
         used = self._used.tolist()
         if short := [self.set.infos[clip].id for clip in used if self.prompts.has_only_short_prompts(clip)]:
-            text = f"{len(short):,} of {self.used:,} clips have no prompt of the full length from their speaker"
+            text = f"{len(short):,} of {self.used:,} clips have no long enough prompt from their speaker"
             found.append(("short-prompts", f"{text}: {format_clip_names(short)}"))
         if self.budget < self.longest[0]:
             share = f"{float(self.budget):,.0f} tokens of a step"
-            text = f"{share} belong to this set, but its longest clip has {self.longest[0]:,}"
+            text = f"{share} come from this data folder, but its longest clip has {self.longest[0]:,}"
             found.append(("share-too-small", text))
         return [finding(code, text, where=self.name) for code, text in found]
 

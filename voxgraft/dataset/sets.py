@@ -212,7 +212,7 @@ def _read_clip_infos(path: Path, num_clips: int) -> list[Clip]:
         numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
         if not numeric or not all(isinstance(entry[name], str) for name in ("id", "speaker", "recording", "text")):
             found = "a value of the line has the wrong type"
-            raise FileError("set-damaged", found, expected="texts, seconds", where=where)
+            raise FileError("set-damaged", found, expected="strings, and seconds as a number", where=where)
         infos.append(Clip(**{**entry, "seconds": float(seconds)}))
     if len(infos) != num_clips:
         raise FileError("set-damaged", f"{len(infos):,} lines in {path.name}", expected=f"{num_clips:,}", where=path)
@@ -222,7 +222,7 @@ def _read_clip_infos(path: Path, num_clips: int) -> list[Clip]:
 def _require_shard_hash(path: Path, expected_hash: str, found: str) -> None:
     if found != expected_hash:
         text = f"the bytes of {path.name} have the hash {found[:16]}..."
-        raise FileError("set-damaged", text, expected=f"{expected_hash[:16]}..., as the set states", where=path)
+        raise FileError("set-damaged", text, expected=f"{expected_hash[:16]}..., as set.json states", where=path)
 
 
 class ShardVerifier:
@@ -334,7 +334,7 @@ def check_text_tokenization(clips: ClipDataset, encode_text: EncodeText) -> list
         else f"{len(ids)} ids"
     )
     names = format_clip_names([clips.infos[clip].id for clip in different])
-    text = f"{len(different):,} of {len(compared):,} texts are encoded differently: {names}"
+    text = f"{len(different):,} of {len(compared):,} texts have other stored ids than this tokenizer gives: {names}"
     text += f" (the first: {first!r:.80}, {difference})"
     level: Level = "error" if len(different) > MIN_ERROR_SHARE * len(compared) else "warning"
     return [finding("clips-other-tokenizer", text, expected="0", where=clips.name, level=level)]
@@ -403,10 +403,10 @@ def check_unused_rows(sets: Sequence[ClipDataset], base_pieces: int, num_new: in
     unused = int(np.count_nonzero(counts[base_pieces:] == 0))
     where = ", ".join(clips.name for clips in sets)
     if unused == num_new:
-        text = f"none of {int(counts.sum()):,} text ids belongs to one of the {num_new:,} new rows for letters"
+        text = f"none of the {int(counts.sum()):,} text ids uses one of the {num_new:,} new rows for letters"
         return [finding("text-off-new-rows", text, where=where)]
     if unused:
-        text = f"{unused:,} of {num_new:,} new rows never occur in the data and stay as they are"
+        text = f"{unused:,} of {num_new:,} new rows are used by no clip, so they stay untrained"
         return [finding("rows-unused", text, where=where)]
     return []
 
@@ -432,7 +432,7 @@ def check_prompt_copies(sets: Sequence[ClipDataset], stream: DeterministicSample
             copies.append(f"{own.infos[item.clip].id} by {sets[where].infos[prompt].id}")
     if not copies:
         return []
-    text = f"{len(copies):,} of {len(items):,} prompts have the codes of their target: {format_clip_names(copies)}"
+    text = f"{len(copies):,} of {len(items):,} prompts have the same codes as their target: {format_clip_names(copies)}"
     share = len(copies) / len(items)
     level: Level = "error" if share >= MIN_ERROR_SHARE else "warning" if share >= MIN_WARNING_SHARE else "note"
     return [finding("prompt-is-target", text, expected="another recording", level=level)]

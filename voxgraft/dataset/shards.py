@@ -519,7 +519,7 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     if not rows:
         return
     width = max(len(key) for key, _, _ in rows[:MAX_SHOWN_DIFFERENCES])
-    lines = [f"{'':<{width}}  {'the set':<20}  this run"]
+    lines = [f"{'':<{width}}  {'the clips':<20}  this run"]
     for key, *values in rows[:MAX_SHOWN_DIFFERENCES]:
         texts = (value.strip('"') for value in values)
         found_text, required_text = (
@@ -531,7 +531,7 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
     is_tokenizer = [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]
     cause = "another tokenizer" if is_tokenizer else "other values than the run has now"
-    message = f"the prepared set `{folder.name}` was made with {cause}:\n    " + "\n    ".join(lines)
+    message = f"the prepared clips in `{folder.name}` were made with {cause}:\n    " + "\n    ".join(lines)
     raise GraftError(code, message, where=folder)
 
 

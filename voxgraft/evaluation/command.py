@@ -188,7 +188,10 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult | ListeningTestResult
         found = "--listening-against is given without --listening-test"
         raise ConfigError("config-value", found, expected="both, for a listening test, or neither, for scores")
     if settings.listening_test and settings.recordings:
-        found, expected = "--recordings is for scores", f"--listening-against {settings.recordings}"
+        found, expected = (
+            "--recordings cannot be used for a listening test",
+            f"--listening-against {settings.recordings}",
+        )
         raise ConfigError("config-value", found, expected=expected, cure="give the folder as --listening-against.")
     return create_listening_test(settings) if settings.listening_test else score_model(settings)
 
@@ -202,7 +205,7 @@ def _open_subject(settings: EvaluateSettings) -> EvaluationSubject:
         run_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
     elif settings.variant is not None or settings.step is not None:
         found = f"--variant or --step is given, but {path.name} is not a run"
-        raise ConfigError("config-value", found, expected="a run for these", where=path)
+        raise ConfigError("config-value", found, expected="a run", where=path)
     base_folder, family = (
         settings.base or (run_settings.base if run_settings else None),
         settings.family or (run_settings.family if run_settings else None),

@@ -207,7 +207,9 @@ def build_sample_sentences(
     for text in requested:
         language, colon, content = (part.strip() for part in text.partition(":"))
         if not colon or not language or not content:
-            raise ConfigError("sample-text", f"{text!r:.80}", expected="LANGUAGE:TEXT, such as en:Hello world")
+            raise ConfigError(
+                "sample-text", f"{text!r:.80} has no language code", expected="LANGUAGE:TEXT, such as en:Hello world"
+            )
         sentences.append((language, content))
     if not requested:
         new_language = str(text_encoder.language)

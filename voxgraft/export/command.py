@@ -151,7 +151,7 @@ def export(settings: ExportSettings) -> ExportResult:
     findings = terms.findings(command)
     source = open_export_source(settings)
     if settings.to == "peft" and source.adapter is None:
-        found = "the graft has no adapter: it was not trained yet, or only its rows were"
+        found = "the graft has no adapter. It was not trained yet, or only its rows were trained"
         raise GraftError("adapter-missing", found, where=source.graft.folder)
     if settings.to in SHAREABLE_KINDS and source.merged is not None and source.adapter is None:
         found = "the last training changed the backbone itself, so its result is not a graft"

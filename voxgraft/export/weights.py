@@ -160,7 +160,7 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
         raise ConfigError("config-missing", "`base` is not given", expected="--base FOLDER", where=place)
     folder = resolve_base_folder(base)
     if not is_folder(folder):
-        cure = "give the base that it was created on: --base FOLDER."
+        cure = "give the base that the graft was created on: --base FOLDER."
         raise ConfigError("config-missing", f"the base {folder} does not exist", where=place, cure=cure)
     family = resolve_base_family(folder, name)
     files = family.files(folder)

@@ -204,10 +204,10 @@ def graft(settings: GraftSettings) -> GraftResult:
     settings = settings.model_copy(update={"texts": resolve_text_files(settings, settings.run)})
     if not settings.texts and settings.tokenizer.file is None:
         found = "neither `texts` nor `tokenizer.file` is given, and the run has no manifest of clips"
-        cure = "set texts in run.yaml, or set data.sources and run `voxgraft go RUN`, which imports them."
+        cure = "set texts in run.yaml, or set data.sources and run `voxgraft go RUN`, which imports the recordings."
         if settings.data.sources:
             found = "the sources of the run are not imported yet, so there are no texts"
-            cure = "run `voxgraft go RUN`, which imports them first."
+            cure = "run `voxgraft go RUN`, which imports the sources first."
         raise ConfigError("config-missing", found, where=settings.run / RUN_FILE, cure=cure)
     family = resolve_base_family(base_folder, settings.family)
     files = family.files(base_folder)

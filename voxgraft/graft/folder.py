@@ -159,7 +159,7 @@ def read_graft_card(folder: Path) -> GraftCard:
     ):
         wrong.append("adapter")
     if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
-        found = f"{GRAFT_CARD_NAME} lacks a valid value for {', '.join(wrong) or 'tokenizer'}"
+        found = f"{GRAFT_CARD_NAME} has no valid value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
     fields["licence"] = str(fields["licence"] or "")
     fields["text"] = add_pronunciations(fields["text"], folder)
@@ -168,7 +168,7 @@ def read_graft_card(folder: Path) -> GraftCard:
     if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
         found = f"{GRAFT_CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
         sources = f"`{previous.name}` or from its source" if is_folder(previous := _previous(folder)) else "its source"
-        cure = f"restore {GRAFT_CARD_NAME} from {sources}. If you edited it on purpose, remove its line `{SUM_KEY}`."
+        cure = f"restore {GRAFT_CARD_NAME} from {sources}. If you edited it on purpose, remove the line `{SUM_KEY}`."
         raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
     if isinstance(trained := fields["method"].get("trained"), dict):
         fields["method"] = {**fields["method"], "trained": rename_saved_options(trained)}
@@ -473,8 +473,8 @@ def _detect_tokenizer_family(tokenizer: Tokenizer) -> Family:
         if all(tokenizer.ids.get(piece) == at for piece, at in candidate.special_ids.items())
     ]
     if len(fitting) != 1:
-        found = f"{tokenizer.path.name} ({tokenizer.kind}) has the special ids of {len(fitting)} families"
-        raise TokenizerError("tokenizer-family", found, expected="exactly one", where=tokenizer.path)
+        found = f"{tokenizer.path.name} ({tokenizer.kind}) has the special tokens of {len(fitting)} families"
+        raise TokenizerError("tokenizer-family", found, expected="exactly one family", where=tokenizer.path)
     return fitting[0]
 
 

@@ -171,8 +171,8 @@ class RowCount:
         if not self.spare_rows:
             return None
         return (
-            f"{self.rows:,} rows for {self.pieces:,} tokens is correct: the last row is a spare that no text uses. "
-            "It stays last, and no new token is initialized from it."
+            f"{self.rows:,} rows for {self.pieces:,} tokens is correct: no text uses the last row. "
+            "This row stays last, and no new token is initialized from it."
         )
 
     def to_json(self) -> dict[str, int]:
@@ -197,7 +197,9 @@ def detect_checkpoint_family(checkpoint: Checkpoint, name: str | None) -> Family
     for candidate in (*recognised, *tables):
         return candidate
     looked = ", ".join(f"{kind}: {get_family(kind).graft_points[0].tensor}" for kind in family_names())
-    found = f"none of {len(checkpoint.tensors):,} tensors is a text table of a known family (looked for {looked})"
+    found = (
+        f"none of {len(checkpoint.tensors):,} tensors is the text embedding of a supported family (looked for {looked})"
+    )
     raise CheckpointError("checkpoint-family", found, where=checkpoint.path)
 
 
@@ -214,7 +216,7 @@ def text_table_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> 
             continue
         if info.dtype not in FLOAT_DTYPES or len(info.shape) != (1 if point.role == "head-bias" else 2):
             found = f"{point.tensor} is {info.dtype} {list(info.shape)}"
-            findings.append(finding("tensor-shape", found, expected="float rows", where=where))
+            findings.append(finding("tensor-shape", found, expected="floating-point rows", where=where))
             continue
         rows[point.tensor] = info.shape[0]
     if len(set(rows.values())) > 1:
@@ -223,11 +225,11 @@ def text_table_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> 
         code = "embedding-not-grown" if "embedding" in short else "head-not-grown"
         if short == {"head-bias"}:
             code = "bias-not-grown"
-        findings.append(finding(code, found, expected="equal row counts", where=where))
+        findings.append(finding(code, found, expected="the same number of rows", where=where))
     for name, count in rows.items():
         if count != expected:
             code = "ids-past-table" if count < pieces else "rows-vs-tokenizer"
-            spare = f", {family.spare_rows} of them spare" if family.spare_rows else ""
+            spare = f", {family.spare_rows} of them unused" if family.spare_rows else ""
             found = f"{name} has {count:,} rows, but the tokenizer has {pieces:,} tokens"
             findings.append(finding(code, found, expected=f"{expected:,} rows{spare}", where=where))
             break

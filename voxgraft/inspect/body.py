@@ -660,7 +660,7 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
             text = (
                 f"the optimizer state has moments of shape {list(unmatched[0])}, but {info.name} is {list(info.shape)}"
             )
-            cure = "voxgraft uses no optimizer state of other trainers. In the other trainer, start a new one."
+            cure = "in the other trainer, start a new optimizer. voxgraft uses no optimizer state of others."
             findings.append(finding("moments-mismatch", text, where=where, cure=cure, level="warning"))
     if nonfinite_tables := [moment.tensor for moment in rows if not moment.finite]:
         text = f"the optimizer's moments of {', '.join(nonfinite_tables)} are not finite"
@@ -673,9 +673,9 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
         ratios = moment.first / np.maximum(moment.second, 1e-30)
         latest_old = float(ratios[:pieces][old].max())
         latest_new = float(ratios[pieces:][is_new].max()) if is_new.any() else 1.0
-        how = "and gets gradients for them: they are not frozen"
+        how = "and these rows still get gradients"
         if latest_old < _STALE_MOMENT_RATIO * latest_new:
-            how = "from when they were trained; their gradients are masked now, but the moments remain"
+            how = "from earlier steps; the gradients of these rows are masked now, but the moments remain"
         text = f"the optimizer has moments for {int(old.sum()):,} base rows of {moment.tensor}, {how}"
         findings.append(finding("moments-on-base-rows", text, expected="none", where=where))
     # An optimizer that is younger than the file does not know what was learned before.

@@ -212,7 +212,9 @@ def _sample_manifest(manifest: Path) -> Iterator[tuple[str, Path]]:
                 break
         else:
             expected = " or ".join(f"{text} and {path}" for text, path in _MANIFEST_FIELDS)
-            raise FileError("json-shape", "the line has no text and file of ids", expected=expected, where=where)
+            raise FileError(
+                "json-shape", "the line does not have a text and its file of text ids", expected=expected, where=where
+            )
     paths = list(entries)
     step = max(1, len(paths) // _SAMPLE_SENTENCES)
     for path in paths[::step][:_SAMPLE_SENTENCES]:

@@ -263,7 +263,7 @@ def _require_repair_outputs(settings: RepairSettings, files: BaseFiles, report: 
         raise CheckpointError("output-suffix", found, expected=expected, where=settings.output)
     for path in (settings.checkpoint, files.checkpoint):
         if settings.output.exists() and path.exists() and settings.output.samefile(path):
-            found = f"{settings.output.name} is an input itself"
+            found = f"{settings.output.name} is an input file"
             raise CheckpointError("growth-onto-input", found, where=settings.output)
     if settings.choose and settings.body is not None:
         raise exclusive_error("--choose", "--body")
@@ -276,11 +276,11 @@ def _require_language_of_tokenizer(settings: RepairSettings, family: Family, fil
         return
     if not settings.choose:
         cure = "add --choose, or leave out --language."
-        found = "--language is given without --choose; without --choose, no speech is produced"
+        found = "--language is given without --choose"
         raise ConfigError("config-value", found, expected="--choose", where="command line", cure=cure)
     if settings.tokenizer is None:
         found = f"--language is {language}, but --tokenizer (the tokenizer with this language) is not given"
-        cure = "add --tokenizer FILE; or leave out --language: then only the old languages decide."
+        cure = "add --tokenizer FILE. Or leave out --language; then only old languages are spoken for the choice."
         raise ConfigError("config-missing", found, expected="--tokenizer FILE", where="command line", cure=cure)
     tokenizer, tag = open_tokenizer(settings.tokenizer), family.tag(language)
     if tag is not None and not tokenizer.has_control_token(tag):
@@ -328,7 +328,7 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
         names = names | set(verdict.repairs)  # a point alone does not leave damaged rows as they are
     share = settings.body
     if share is None and "body" in names and not settings.choose:
-        found_body = "the backbone needs a repair, and its interpolation weight between base and tuned is not set"
+        found_body = "the backbone needs a repair, but its mix of base and trained weights is not set"
         raise ConfigError("config-missing", found_body, expected="--body SHARE, or --choose")
     # Rows that were only rounded are no fault, but a file that is written again can have the base's own bits.
     rounded = not settings.only and any(item.code == "base-rows-rounded" for item in found.findings)
@@ -380,7 +380,7 @@ def write_repaired_checkpoint(
     check_output_path(tuned, output, size)
     unsupported = [name for name, tensor in tensors.items() if tensor.dtype not in STORAGE_CLASSES]
     if unsupported and output.suffix in TORCH_SUFFIXES:
-        found = f"{unsupported[0]} is {tensors[unsupported[0]].dtype}, which is not written into torch archives here"
+        found = f"{unsupported[0]} is {tensors[unsupported[0]].dtype}, which voxgraft cannot write into a torch file"
         raise CheckpointError("output-suffix", found, expected="NAME.safetensors", where=output)
     with (
         atomic_write(output, overwrite=overwrite) as stream,

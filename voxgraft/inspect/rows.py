@@ -189,7 +189,7 @@ def row_comparison_findings(
     for point, new in find_text_tables(checkpoint, family).items():
         old = base_tables.get(point)
         if old is not None and old.shape[1:] != new.shape[1:]:
-            found = f"{new.name} has rows of {list(new.shape[1:])}, the base's of {list(old.shape[1:])}"
+            found = f"{new.name} has rows of shape {list(new.shape[1:])}, the base {list(old.shape[1:])}"
             findings.append(finding("tensor-shape", found, where=where))
     findings.sort(key=lambda item: item.found)
     for code, is_rounded in (("base-rows-same", False), ("base-rows-rounded", True)):
@@ -225,10 +225,10 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
     head = f"row {pieces:,}, of the first new token ({piece}),"
     where = subject.settings.checkpoint or ""
     if any(not name.endswith(".bias") for name in copied):  # two biases may be equal by chance
-        found = f"{head} is a copy of the base's spare row in {', '.join(copied)}"
+        found = f"{head} is a bit-identical copy of the base's unused row in {', '.join(copied)}"
         return [finding("spare-row-copied", found, where=where)]
     if similar:
-        found = f"{head} started as a copy of the base's spare row in {', '.join(similar)} and is still close to it"
+        found = f"{head} started as a copy of the base's unused row in {', '.join(similar)} and is still close to it"
         return [finding("spare-row-copied", found, where=where, level="warning")]
     return []
 

@@ -269,7 +269,7 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
     tokenizer = _attempt(lambda: open_tokenizer(path), []) if path.suffix in TOKENIZER_SUFFIXES else None
     if tokenizer is not None:
         message, expected = f"{path.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} tokens)", "a checkpoint"
-        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {path}`, or show its folder.'
+        cure = f'use `voxgraft tokenizer show "TEXT" --base {path}`, or give the folder of the base.'
         raise CheckpointError("checkpoint-unknown", message, expected=f"{expected}, or a folder", where=path, cure=cure)
     with open_checkpoint(path) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
@@ -290,7 +290,7 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
         except VoxgraftError as error:
             item = error.finding
             if error.code == "base-file-missing":  # one file alone, perhaps a grown one, has no base to download again
-                cure = "put its tokenizer next to it (for an extended file: the one in RUN/graft), and try again."
+                cure = "copy the tokenizer of this checkpoint into its folder (for an extended file: from RUN/graft)."
                 item = replace(item, cure=cure)
             findings.append(item)
         yield family, BaseFiles(path.parent, path, tokenizer_path, config), checkpoint

@@ -224,7 +224,7 @@ def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
             if left_out is not None:
                 subject.findings.append(left_out)
             elif actual is not None and actual.name != family.name:
-                found, where = f"{checkpoint.path.name} has the text tables of {actual.name}", checkpoint.path
+                found, where = f"{checkpoint.path.name} has the text embedding of {actual.name}", checkpoint.path
                 subject.findings.append(finding("checkpoint-family", found, expected=family.name, where=where))
             if actual is None or actual.name != family.name:
                 subject.checkpoint = None
@@ -246,9 +246,9 @@ def _left_out_embedding(subject: CheckSubject, checkpoint: Checkpoint, family: F
     shared = sum(forms.get(name) == shape for name, shape in others.items())
     if shared * 2 <= len(others):
         return None
-    what = f"{shared:,} of {len(others):,} other tensors are the base's by name and form"
-    found = f"{embedding} is not in the file; {what}"
-    cure = "use a file that was saved whole; the rows of new tokens are in no other tensor."
+    what = f"{shared:,} of the base's {len(others):,} tensors outside text embedding and text head"
+    found = f"{embedding} is not in the file, but the file has {what}"
+    cure = "use a file that contains the whole model. No other tensor contains the rows of new tokens."
     return finding("tensor-missing", found, where=checkpoint.path, cure=cure)
 
 
@@ -259,14 +259,16 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
     where = checkpoint.path
     if checkpoint.format == "torch-legacy":
         found = f"{where.name} is a torch file from before torch 1.6"
-        cure = "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`; nothing in it is executed."
+        cure = (
+            "convert it: `voxgraft repair OLD --base BASE --output NEW.safetensors`. This executes nothing in the file."
+        )
         subject.findings.append(finding("checkpoint-legacy", found, where=where, level="warning", cure=cure))
     prefix, others = find_model_prefix(checkpoint), len(list_other_model_tensors(checkpoint))
     wrapped = unwrap_parts(checkpoint) is not checkpoint
     if prefix or others or wrapped:
-        problems = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
-        problems += ["names of its parts contain the name of a wrapper"] if wrapped else []
-        problems += [f"{others:,} tensors of other models are in the file"] if others else []
+        problems = [f"every tensor name of the model in {where.name} starts with {prefix!r}"] if prefix else []
+        problems += ["some tensor names contain the name of a wrapper"] if wrapped else []
+        problems += [f"the file has {others:,} tensors of other models"] if others else []
         subject.findings.append(finding("checkpoint-prefixed", ", and ".join(problems), where=where))
     plain = strip_model_prefix(checkpoint)
     doubles, transposed = subject.try_or_report(

@@ -136,7 +136,7 @@ def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
     num_rows = old.pieces.whole + family.spare_rows
     if table is None or table.shape[0] == num_rows or (family.spare_rows and table.shape[0] == old.pieces.whole):
         return findings
-    sum_of = f"{old.pieces.whole:,} + {family.spare_rows} spare = " if family.spare_rows else ""
+    sum_of = f"{old.pieces.whole:,} + {family.spare_rows} unused = " if family.spare_rows else ""
     found = f"{old.pieces.key} is {old.pieces.whole:,}, {table.name} has {table.shape[0]:,} rows"
     where = f"{old.path} and {subject.any_checkpoint.path}"
     tokens = table.shape[0] - family.spare_rows
@@ -177,14 +177,14 @@ def _row_count_findings(
     sizes = {info.shape[0] for info in find_text_tables(checkpoint, family).values()}
     is_doubled = bool(family.spare_rows) and sizes == {doubled}
     if len(sizes) == 1 and not is_doubled and subject is not None and (count := count_padding_rows(subject, pieces)):
-        found = f"{max(sizes):,} rows for {pieces:,} tokens: the last {count:,} were never read"
+        found = f"{max(sizes):,} rows for {pieces:,} tokens: the last {count:,} rows were never used"
         padded = finding("rows-padded", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
         return [padded if item.code == "rows-vs-tokenizer" else item for item in items]
     if not is_doubled:
         return items
     if subject is not None and subject.base_checkpoint is not None and not has_second_spare_row(subject, pieces):
-        return [replace(item, found=f"{item.found}; row {pieces:,} is not a second spare row") for item in items]
-    found = f"{doubled:,} rows for {pieces:,} tokens: the spare row was added twice"
+        return [replace(item, found=f"{item.found}; row {pieces:,} is not a second unused row") for item in items]
+    found = f"{doubled:,} rows for {pieces:,} tokens: the unused last row was added twice"
     named = finding("spare-counted-twice", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
     return [named if item.code == "rows-vs-tokenizer" else item for item in items]
 
@@ -267,10 +267,10 @@ _NEVER_EXECUTE = "do not open it with torch.load(weights_only=False)."
 # By what was found: the base's own file, tensors by name, or an object that only its own program can read.
 _PICKLE_CURES = {
     "base": f"{_NEVER_EXECUTE} Get the base again from its publisher: `voxgraft download --help` lists the bases.",
-    "tensors": f"{_NEVER_EXECUTE} Copy its tensors, which runs nothing: "
+    "tensors": f"{_NEVER_EXECUTE} Copy the tensors without executing the file: "
     "`voxgraft repair CHECKPOINT --base BASE --output NEW.safetensors`.",
-    "object": f"{_NEVER_EXECUTE} voxgraft finds no tensors by name in it, so `repair` cannot convert it: "
-    "ask whoever made it for model.state_dict() in a .safetensors file.",
+    "object": f"{_NEVER_EXECUTE} voxgraft finds no state dict in the file, so `repair` cannot convert it. "
+    "Ask the author of the file for model.state_dict() in a .safetensors file.",
 }
 
 
@@ -285,7 +285,7 @@ def pickle_findings(subject: CheckSubject) -> list[Finding]:
             continue
         if names:
             more = f" and {len(names) - _MAX_NAMED_GLOBALS} more" if len(names) > _MAX_NAMED_GLOBALS else ""
-            found = f"{path.name} would import {', '.join(names[:_MAX_NAMED_GLOBALS])}{more}"
+            found = f"loading {path.name} would import {', '.join(names[:_MAX_NAMED_GLOBALS])}{more}"
             own = path == subject.settings.checkpoint
             cure = (
                 _PICKLE_CURES["base"]
@@ -302,8 +302,8 @@ def checkpoint_extra_findings(subject: CheckSubject) -> list[Finding]:
     checkpoint = subject.checkpoint
     if checkpoint is None or not checkpoint.extras:
         return []
-    listed = "; ".join(f"{extra.name}: {extra.description}" for extra in checkpoint.extras)
-    found = f"{len(checkpoint.extras)} entries other than the model's tensors: {listed}"
+    listed = "; ".join(f"{extra.name} ({extra.description})" for extra in checkpoint.extras)
+    found = f"besides the model's tensors, the file has {pluralize(len(checkpoint.extras), 'other object')}: {listed}"
     return [finding("checkpoint-extras", found, where=checkpoint.path)]
 
 
@@ -538,7 +538,9 @@ def text_rule_findings(subject: CheckSubject) -> list[Finding]:
     if graft is None:
         return []
     if graft.card.text is None:
-        return [finding("text-rules-missing", f"{GRAFT_CARD_NAME} states no text rules", where=graft.folder)]
+        return [
+            finding("text-rules-missing", f"{GRAFT_CARD_NAME} has no rules for text normalization", where=graft.folder)
+        ]
     findings = pronunciation_findings(graft)
     if run is None:
         return findings

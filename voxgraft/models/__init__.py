@@ -174,7 +174,7 @@ def find_files_by_content(family: Family, folder: Path, missing: FileError) -> t
         raise missing
     if len(candidates) > 1:
         listed = ", ".join(f"{seen.path.name} ({_count_text_rows(family, seen):,} text rows)" for seen in candidates)
-        cure = f"give the right one its published name ({family.checkpoint_names[0]}), or move the others away."
+        cure = f"rename the right file to {family.checkpoint_names[0]}, or move the other files to another folder."
         raise FileError("base-several", f"several files contain the model: {listed}", where=folder, cure=cure)
     return candidates[0].path, find_matching_tokenizer(family, candidates[0])
 
@@ -216,7 +216,7 @@ def check_tensor_prefix(seen: CheckpointScan, tables: tuple[str, ...]) -> Findin
         for table in longest_first:
             if name.endswith(f".{table}"):
                 prefix = name.removesuffix(table)
-                found = f"{seen.path.name} has {name}: every name starts with {prefix[:40]!r}"
+                found = f"{seen.path.name} has {name}, but every tensor name starts with {prefix[:40]!r}"
                 return finding("checkpoint-prefixed", found, expected=table, where=seen.path)
     return None
 

@@ -138,7 +138,10 @@ def build_sequence(
     if forbidden_ids:
         cure = "use a tokenizer that gives these ids to no token of the language."
         raise GraftError(
-            "ids-barred", f"the text contains the ids {forbidden_ids}", expected="ordinary tokens", cure=cure
+            "ids-barred",
+            f"the text contains the ids {forbidden_ids}",
+            expected="ids that the original program keeps",
+            cure=cure,
         )
     text_part = _build_part(np.concatenate([[spec.text_start], text, [spec.text_stop]]))
     is_prompt = spoken or (codes is None and stock)
@@ -189,7 +192,7 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
     outside = np.flatnonzero((array < 0) | (array >= num_ids))
     if len(outside):
         at = int(outside[0])
-        found = f"{what} {int(array[at])} at position {at}; {len(outside):,} such of {len(array):,}"
+        found = f"{what} {int(array[at])} at position {at}; {len(outside):,} of {len(array):,} are out of range"
         raise GraftError("ids-outside", found, expected=f"0 to {num_ids - 1:,}")
     return array
 
@@ -453,7 +456,11 @@ class Family(ABC):
 def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
     """The error for a voice that a base does not have."""
     hint = find_nearest_name(name, list(known))
-    expected = f"one of {', '.join(known)}" if known else "a recording: this family clones voices and has no named ones"
+    expected = (
+        f"one of {', '.join(known)}"
+        if known
+        else "a recording, because this family clones voices and has no named voices"
+    )
     cure = f"did you mean `{hint}`?" if hint else ""
     return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)
 

@@ -164,7 +164,7 @@ class DecodeSession:
         if sampling.max_codes > spec.max_codes:
             found = f"max_codes is {sampling.max_codes:,}"
             raise ConfigError(
-                "sampling", found, expected=f"at most {spec.max_codes:,}, the model's number of positions"
+                "sampling", found, expected=f"at most {spec.max_codes:,}; the model has no more positions"
             )
         if sampling.guidance > 0 and not spec.guided:
             found = f"guidance is {sampling.guidance:g}, but this model was not trained for guidance"

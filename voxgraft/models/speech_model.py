@@ -395,8 +395,8 @@ def require_same_backbone(saved: Mapping[str, Tensor], body: Mapping[str, Tensor
         if name not in saved or name not in body or saved[name].shape != body[name].shape
     )
     if wrong:
-        found = f"the backbone differs in {', '.join(wrong[:5])}"
-        raise CheckpointError("step-parts", found, expected="the same backbone")
+        found = f"tensors of the backbone are missing or have other shapes: {', '.join(wrong[:5])}"
+        raise CheckpointError("step-parts", found, expected="the tensors of the base")
 
 
 def save_model(model: SpeechModel, path: Path) -> None:

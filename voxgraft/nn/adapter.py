@@ -495,7 +495,9 @@ def to_peft(model: nn.Module, base_name: str = "") -> tuple[dict[str, Any], dict
 def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path = "") -> PeftAdapter:
     """The adapter in PEFT's form; refused unless it is a plain one with the same rank and alpha in every layer."""
     if not isinstance(config, dict):
-        raise GraftError("adapter-broken", f"the config is a {type(config).__name__}", expected="keys", where=where)
+        raise GraftError(
+            "adapter-broken", f"the config is a {type(config).__name__}", expected="keys with values", where=where
+        )
     # Every key that we do not know must be switched off: a variant that came after us is refused, not misread.
     faults = [key for key, plain in _ALLOWED_PEFT_VALUES.items() if key in config and config[key] not in plain]
     faults += [
@@ -505,7 +507,7 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
     ]
     if "peft_type" not in config or faults:
         found = ", ".join(f"{key} is {config[key]!r}" for key in faults) or "peft_type is not given"
-        raise GraftError("adapter-variant", found, expected="a plain LORA without other options", where=where)
+        raise GraftError("adapter-variant", found, expected="plain LoRA without other options", where=where)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
         raise GraftError("adapter-broken", f"r is {rank!r}", expected="a rank of 1 or more", where=where)
@@ -521,7 +523,7 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
     layers = sorted({name.rpartition(".")[0] for name in state})
     halves = [name for layer in layers for name in (f"{layer}.down", f"{layer}.up") if name not in state]
     if halves or not layers:
-        found = f"half of an adapter: {len(halves)} missing, {halves[0]} first" if halves else "no tensors"
+        found = f"{len(halves)} tensors are missing, for example {halves[0]}" if halves else "no tensors"
         raise GraftError("adapter-broken", found, expected="lora_A and lora_B for each layer", where=where)
     for name, tensor in state.items():
         if tensor.dim() != 2 or not tensor.is_floating_point():
@@ -530,7 +532,7 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
         found_rank = tensor.shape[0] if name.endswith(".down") else tensor.shape[1]
         if found_rank != rank:
             found = f"{name} has rank {found_rank}"
-            raise GraftError("adapter-mismatch", found, expected=f"{rank}, as r states", where=where)
+            raise GraftError("adapter-mismatch", found, expected=f"{rank}, the value of r in the config", where=where)
         if not bool(tensor.isfinite().all()):
             raise GraftError(
                 "adapter-broken", f"{name} contains NaN or infinity", expected="finite numbers", where=where

@@ -97,7 +97,7 @@ class Packing:
         """A pack of sequences of these lengths."""
         if not lengths or min(lengths) < 1:
             raise GraftError(
-                "packing", f"sequences of {list(lengths)[:8]} positions", expected="one or more, none empty"
+                "packing", f"sequences of the lengths {list(lengths)[:8]}", expected="one or more, none empty"
             )
         ends = np.cumsum(lengths)
         rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -110,7 +110,7 @@ class Packing:
             backend=backend or choose_attention_backend(device, torch.bfloat16),
         )
         if packing.backend == "varlen" and not _has_varlen():
-            raise GraftError("packing", "a pack for varlen attention", expected="a torch that has it")
+            raise GraftError("packing", "this torch has no varlen attention", expected="a torch version that has it")
         if packing.backend == "sdpa":
             groups, padded_positions = _group_by_length(np.asarray(lengths), ends - np.asarray(lengths))
             packing = replace(packing, groups=groups, places=padded_positions)

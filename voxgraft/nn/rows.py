@@ -40,10 +40,10 @@ class RowLayout:
 
     def __post_init__(self) -> None:
         if self.base_pieces < 1 or self.num_new < 0 or self.spare_rows < 0:
-            raise GraftError("rows-layout", f"a table of {self}", expected="at least 1 base token, no negative number")
+            raise GraftError("rows-layout", f"{self}", expected="at least 1 base token, no negative number")
 
     def __str__(self) -> str:
-        return f"{self.base_pieces:,} base tokens + {self.num_new:,} new + {self.spare_rows:,} spare"
+        return f"{self.base_pieces:,} base tokens + {self.num_new:,} new + {self.spare_rows:,} unused"
 
     @classmethod
     def of_base(cls, base_rows: int, num_new: int, spare_rows: int = 0) -> RowLayout:
@@ -123,7 +123,7 @@ class GrownLayer(GraftModule):
         for name, shape in shapes.items():
             base = torch.zeros(rows.base_rows, *shape, device=device, dtype=dtype)
             if not base.is_floating_point():
-                raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
+                raise GraftError("rows-layout", f"the data type is {base.dtype}", expected="a floating-point type")
             # In half precision an update of a new row would round to nothing: new rows are float32 masters.
             new = torch.zeros(rows.num_new, *shape, device=device, dtype=torch.promote_types(base.dtype, torch.float))
             self.register_buffer(f"base_{name}", base)
@@ -258,8 +258,8 @@ class GrownEmbedding(GrownLayer):
             at = tuple(wrong[0].tolist())
             raise TokenIdError(
                 "token-id-outside",
-                f"token id {int(ids[at])} at position {list(at)}; {len(wrong):,} such of {ids.numel():,} ids",
-                expected=f"0 to {self.rows.num_ids - 1} ({self.rows}; a spare row is never indexed)",
+                f"token id {int(ids[at])} at position {list(at)}; {len(wrong):,} of {ids.numel():,} ids have no row",
+                expected=f"0 to {self.rows.num_ids - 1} ({self.rows})",
             ) from None
 
     def _look_up(self, ids: Tensor) -> Tensor:
@@ -346,9 +346,9 @@ def replace_modules(model: nn.Module, replacement: Mapping[int, nn.Module]) -> N
 
 def _count_rows(weight: Tensor, bias: Tensor | None = None) -> int:
     if weight.dim() != 2:
-        raise GraftError("rows-layout", f"a table of shape {list(weight.shape)}", expected="[rows, width]")
+        raise GraftError("rows-layout", f"the weight has shape {list(weight.shape)}", expected="[rows, width]")
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise GraftError("rows-layout", f"a bias of shape {list(bias.shape)}", expected=f"[{weight.shape[0]}]")
+        raise GraftError("rows-layout", f"the bias has shape {list(bias.shape)}", expected=f"[{weight.shape[0]}]")
     return weight.shape[0]
 
 
@@ -471,7 +471,11 @@ def load_new_rows(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     expected = {name: list(tensor.shape) for name, tensor in collect_new_rows(model).items()}
     found = {name: list(tensor.shape) for name, tensor in state.items()}
     if found != expected:
-        raise GraftError("layer-rows-mismatch", f"the graft has {found}", expected=str(expected))
+        found_text, expected_text = (
+            ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "no tensors"
+            for shapes in (found, expected)
+        )
+        raise GraftError("layer-rows-mismatch", f"the graft has {found_text}", expected=expected_text)
     for prefix, layer in _iter_grown_layers(model):
         layer.load_new_rows({name: state[prefix + name] for name in layer.base_tensors()})
 

@@ -182,7 +182,7 @@ class EncodeWorker:
                 stream.write(save(arrays, notes))
         except torch.OutOfMemoryError:
             device = self.settings.device
-            found = f"{len(job.clips)} clips of {job.seconds:.0f} s do not fit through the encoder on {device}"
+            found = f"{len(job.clips)} clips of {job.seconds:.0f} s need more memory than the encoder has on {device}"
             cure = "run the same command again with a smaller --batch-seconds."
             return EncodeResult(job.name, refused=finding("memory-too-small", found, cure=cure))
         except VoxgraftError as error:  # a file that the base lacks, a full disk: no other batch would fare better

@@ -301,7 +301,7 @@ def _load_trained_parts(
     needed = {"body": has_body, "adapter": has_adapter, "rows": mode != "masked-finetune"}
     if missing := sorted(part for part, is_needed in needed.items() if is_needed and not groups.get(part)):
         expected = ", ".join(part for part, is_needed in needed.items() if is_needed)
-        raise CheckpointError("step-parts", f"the step has no {', '.join(missing)}", expected=expected)
+        raise CheckpointError("step-parts", f"the checkpoint has no {', '.join(missing)}", expected=expected)
     gate = None
     if has_adapter:
         gate = add_adapter(model, model.adapter_layers(), options["rank"], options["alpha"], options.get("seed", 0))
@@ -407,7 +407,7 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
         )
     if settings.variant is not None or settings.step is not None:
         found = "--variant or --step is given without a run"
-        raise ConfigError("config-value", found, expected="--run for these")
+        raise ConfigError("config-value", found, expected="--run RUN")
     grafts: list[Graft] = []
     if settings.graft:  # of different languages, on one base
         from voxgraft.graft.folder import load_graft

@@ -101,9 +101,8 @@ class TokenizerAdditions:
             tag = None if value["tag"] is None else _require_text(value["tag"])
             names = [_require_text(value[key]) for key in ("family", "language", "kind", "base_sha256")]
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise TokenizerError(
-                "additions-broken", f"{path.name}: {type(error).__name__} {error}", where=path
-            ) from None
+            reason = f"the key {error} is missing" if isinstance(error, KeyError) else f"a value is wrong ({error})"
+            raise TokenizerError("additions-broken", f"{path.name}: {reason}", where=path) from None
         return cls(names[0], names[1], names[2], names[3], tag, tuple(pieces))  # type: ignore[arg-type]
 
 

@@ -218,7 +218,7 @@ def prove_tokenizer(
         pairs = enumerate(zip(first["base"], first["grown"], strict=False))
         start = next((at for at, (old, now) in pairs if old != now), 0)
         was, became = (" ".join(one[max(0, start - 2) : start + 6]) for one in (first["base"], first["grown"]))
-        found += f"; the first: {first['text']!r}: ... {was} ... became ... {became} ..."
+        found += f"; in the first, {first['text']!r}, ... {was} ... became ... {became} ..."
         changes.append(finding("proof-changed", found, expected="0 changed"))
     findings = [
         *check_tokenizer_structure(base, grown, new.tag),
@@ -353,7 +353,7 @@ def check_word_boundaries(new: NewLanguageText) -> list[Finding]:
     if not lost:
         return []
     names = ", ".join(script.replace("_", " ") for script, _ in letters.most_common(3))
-    found = f"{lost:,} of {total:,} spaces between words are lost: every {names} character is split off"
+    found = f"{lost:,} of {total:,} spaces between words are lost, because {names} text is split into single characters"
     return [finding("text-word-boundaries", found)]
 
 
@@ -369,7 +369,7 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
         findings.append(finding("tokenizer-kind", found, where=where))
     if isinstance(grown, BpeJsonTokenizer) and grown.lost_unknown is not None:
         at = grown.ids[grown.lost_unknown]
-        found = f"{where.name} names no unk_token, and {grown.lost_unknown} has id {at}"
+        found = f"{where.name} has no unk_token, although it has the token {grown.lost_unknown} (id {at})"
         cure = f'write "unk_token": "{grown.lost_unknown}" into the section `model` of {where.name}.'
         findings.append(finding("unknown-token-lost", found, where=where, cure=cure))
     if isinstance(grown, BpeJsonTokenizer) and grown.moved_tokens:
@@ -382,7 +382,7 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
         kept = [piece for piece in base.pieces if piece is not None]
         if base.gaps and list(grown.pieces[: len(kept)]) == kept:
             found += (
-                f": ids without a token were skipped in the new numbering; the base has {len(base.gaps)} of them "
+                f"; the new numbering skipped ids without a token, and the base has {len(base.gaps)} such ids "
                 f"(the first is {base.gaps[0]})"
             )
         findings.append(finding("tokenizer-not-grown", found, where=where))

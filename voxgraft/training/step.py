@@ -136,7 +136,7 @@ class TrainStep:
             share = self.prefetcher.batches(items)
             own_sums = self._compute_gradients(share) if self.cuda_graphs is None else self._replay_graphs(share)
         except torch.OutOfMemoryError:
-            found = f"there is not enough memory for packs of {self.options.microbatch_tokens:,} positions"
+            found = f"there is not enough memory for microbatches of {self.options.microbatch_tokens:,} tokens"
             expected = "a smaller train.microbatch_tokens (it does not change the result)"
             raise ConfigError("memory-too-small", found, expected=expected) from None
         sums = self.group.all_reduce_sum(own_sums)
@@ -268,7 +268,7 @@ class TrainStep:
             if not all(bool(tensor.isfinite().all()) for tensor in tensors):
                 guilty.append(self.batch_builder.describe_item(item))
         named = "; ".join(guilty[:8]) if guilty else "no single clip"
-        found = f"the loss of step {number:,} or its gradient is not finite; clips that cause it: {named}"
+        found = f"the loss or the gradient of step {number:,} is not finite; clips that cause this: {named}"
         raise NonFiniteError("loss-not-finite", found, expected="finite numbers")
 
     def _gate_open(self) -> AbstractContextManager[None]:
@@ -379,7 +379,7 @@ def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, know
 
 def _require_longest_fits(stepper: TrainStep, stream: DeterministicSampler, longest: int) -> None:
     if not _fits_in_memory(stepper, stream, longest):
-        found = f"there is not enough memory for one pass over the longest clip, of {longest:,} positions"
+        found = f"there is not enough memory for one pass over the longest clip, of {longest:,} tokens"
         raise ConfigError("memory-too-small", found, expected="enough memory")
 
 

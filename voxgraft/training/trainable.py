@@ -67,7 +67,9 @@ class TrainableModel:
         has_rows = bool(collect_new_rows(self.model))
         expected = {*(["rows"] if has_rows else []), *(part for part in self.parameters if part != "rows")}
         if missing := sorted(expected - groups.keys()):
-            raise CheckpointError("step-parts", f"the step has no {', '.join(missing)}", expected=", ".join(expected))
+            raise CheckpointError(
+                "step-parts", f"the checkpoint has no {', '.join(missing)}", expected=", ".join(expected)
+            )
         body = self.optimizer_parameters("body") if "body" in self.parameters else {}
         require_same_backbone(groups.get("body", {}), body)
         if has_rows:
@@ -174,7 +176,7 @@ def restore_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Mapping[s
             if not moments:
                 continue
             if len(moments) < len(MOMENT_NAMES):
-                found = f"the moments of {name} are incomplete"
+                found = f"the optimizer state of {name} is incomplete"
                 raise CheckpointError("step-parts", found, expected=", ".join(MOMENT_NAMES))
             flat = optimizer.state.get(parameter) if isinstance(optimizer, FlatAdamW) else None
             if flat is None or any(flat[moment].shape != value.shape for moment, value in moments.items()):
@@ -183,7 +185,7 @@ def restore_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Mapping[s
                 for moment, value in moments.items():
                     flat[moment].copy_(value)
     if strange := sorted(tensors.keys() - known):
-        found = f"moments of {len(strange)} tensors that are not trained, such as {strange[0]}"
+        found = f"the optimizer state has {len(strange)} tensors that are not trained, such as {strange[0]}"
         raise CheckpointError("step-parts", found, expected="moments of the trained tensors")
     require_matching_moments(optimizer)
 

@@ -539,7 +539,9 @@ def require_no_fixed_changes(found: list[ResumeChange], step: int, remark: str =
     rows += [(change.key, _shorten_change(change.was), _shorten_change(change.now)) for change in fixed]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    text = f"step {step:,} was saved with other settings:\n    " + "\n    ".join([*lines, *filter(None, [remark])])
+    text = f"the checkpoint of step {step:,} was saved with other settings:\n    " + "\n    ".join(
+        [*lines, *filter(None, [remark])]
+    )
     raise GraftError("resume-changed", text)
 
 

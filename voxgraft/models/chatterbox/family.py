@@ -129,7 +129,7 @@ class T3Size:
         require_exact_tensors(shapes, t3_shapes(size), "T3", where)
         if not (size.layers and size.width) or size.width % (2 * size.heads) or size.width % size.perceiver_heads:
             found = f"a T3 of {size.layers:,} layers that is {size.width:,} wide"
-            expected = f"layers, and a multiple of {T3_HEAD_WIDTH} that can be cut into heads"
+            expected = f"at least one layer, and a width that is a multiple of {T3_HEAD_WIDTH}"
             raise CheckpointError("tensors-mismatch", found, expected=expected, where=where)
         return size
 

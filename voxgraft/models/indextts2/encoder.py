@@ -402,7 +402,7 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
     config = read_json(path)
     if not isinstance(config, dict):
         found = f"{path.name} contains a {type(config).__name__}"
-        raise ConfigError("base-config", found, expected="settings by name", where=path)
+        raise ConfigError("base-config", found, expected="keys with values", where=path)
     for name, value in REQUIRED_CONFIG_VALUES.items():
         if config.get(name, value) != value:
             raise ConfigError("base-config", f"{name} is {config[name]!r}", expected=repr(value), where=path)
@@ -414,7 +414,7 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
             raise ConfigError("base-config", f"{name} is {size!r}", expected=expected, where=path)
     if sizes["hidden_size"] % sizes["num_attention_heads"] or sizes["conv_depthwise_kernel_size"] % 2 == 0:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        expected = "heads that divide the width, and an odd kernel"
+        expected = "a width that is a multiple of the number of heads, and an odd kernel size"
         raise ConfigError("base-config", found, expected=expected, where=path)
     epsilon = config.get("layer_norm_eps", 1e-5)
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:
@@ -575,7 +575,7 @@ class EmotionTable:
 def read_emotion_matrix(path: Path, what: str, rows: int) -> Vector:
     """A file that holds one matrix, as `feat1.pt` and `feat2.pt` do. [rows, width]"""
     if not is_file(path):
-        cure = "put it next to the base's checkpoint (`voxgraft download indextts2` downloads it), or give a recording."
+        cure = "copy the file into the base folder (`voxgraft download indextts2` downloads it), or give a recording."
         raise FileError("base-file-missing", f"{path.name}, {what}, is missing from the base", where=path, cure=cure)
     source = ByteSource(path)
     try:

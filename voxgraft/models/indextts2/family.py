@@ -153,7 +153,7 @@ class IndexTTS2(Family):
                     raise CheckpointError.of(item)
                 if self.matches_tensors(seen.shapes):
                     missing = f"{seen.path.name} contains IndexTTS-2's tensors, but {missing}"
-            cure = f"put the {CONFIG_NAME} of the base next to the checkpoint; the number of heads is only in it."
+            cure = f"put the {CONFIG_NAME} of the base next to the checkpoint. Only this file has the number of heads."
             raise FileError("base-file-missing", missing, where=folder, cure=cure if "tensors" in missing else "")
         settings = read_base_config(config)
         version = settings.get("version")
@@ -252,7 +252,7 @@ class IndexTTS2(Family):
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> UnifiedVoiceSize:
         if files.config is None:
-            found = f"{CONFIG_NAME} is not next to {files.checkpoint.name}; the number of heads is only in it"
+            found = f"{CONFIG_NAME} is not next to {files.checkpoint.name}; no other file has the number of heads"
             raise FileError("base-file-missing", found, where=files.folder)
         return UnifiedVoiceSize.of(read_base_config(files.config), shapes, files.checkpoint, files.config)
 

@@ -213,7 +213,10 @@ class S2Mel(nn.Module):
         if size.dit.width % (2 * size.dit.heads):
             found = f"s2mel is {size.dit.width:,} wide and has {size.dit.heads:,} heads"
             raise ConfigError(
-                "base-config", found, expected="heads of an even width that divide the model width", where=path
+                "base-config",
+                found,
+                expected="a model width that is a multiple of the number of heads, and an even width per head",
+                where=path,
             )
         return size
 
@@ -271,7 +274,7 @@ class S2Mel(nn.Module):
         if max(lengths) > MAX_FRAMES:
             found = f"{max(lengths):,} frames of prompt and speech"
             raise AudioError(
-                "audio-too-long", found, expected=f"at most {MAX_FRAMES:,}, the model's number of positions"
+                "audio-too-long", found, expected=f"at most {MAX_FRAMES:,}; the model has no more positions"
             )
         device = self.estimator.conv1.weight.device
         longest = max(lengths) if dtype is None else pad_frames(max(lengths), device)

@@ -65,7 +65,7 @@ def _require_section(config: Mapping[Any, Any], path: str, where: str | Path) ->
         section = section.get(name) if isinstance(section, Mapping) else None
     if not isinstance(section, Mapping):
         found = f"{path} is {'missing' if section is None else repr(section)[:40]}"
-        raise ConfigError("base-config", found, expected="settings by name", where=where)
+        raise ConfigError("base-config", found, expected="keys with values", where=where)
     return section
 
 
@@ -166,7 +166,12 @@ class UnifiedVoiceSize:
         ):
             if width % heads:
                 found = f"{section} is {width:,} wide and has {heads:,} heads"
-                raise ConfigError("base-config", found, expected="heads that divide the width", where=config_path)
+                raise ConfigError(
+                    "base-config",
+                    found,
+                    expected="a width that is a multiple of the number of heads",
+                    where=config_path,
+                )
         # Checkpoints that were saved after speaking list some tensors twice.
         own = {name: shape for name, shape in shapes.items() if not is_alias(name)}
         require_exact_tensors(
@@ -281,7 +286,7 @@ def read_base_config(config: Path) -> dict[Any, Any]:
     settings = read_yaml(config)
     if not isinstance(settings, dict):
         found = f"{config.name} contains a {type(settings).__name__}"
-        raise ConfigError("base-config", found, expected="settings by name", where=config)
+        raise ConfigError("base-config", found, expected="keys with values", where=config)
     return settings
 
 
@@ -290,7 +295,7 @@ def get_config_section(settings: dict[Any, Any], name: str, config: Path) -> dic
     section = settings.get(name, {})
     if not isinstance(section, dict):
         found = f"{name} is {str(section)[:40]!r}"
-        raise ConfigError("base-config", found, expected="settings by name", where=config)
+        raise ConfigError("base-config", found, expected="keys with values", where=config)
     return section
 
 

@@ -517,7 +517,7 @@ class XTTSClipEncoder(ClipEncoder):
             return self._dvae
         if not is_file(self._dvae):
             found = f"{self._dvae.name}, which turns recordings into codes, is not in the folder"
-            cure = "put it next to the base's checkpoint (`voxgraft download xtts` downloads it)."
+            cure = "copy the file into the base folder (`voxgraft download xtts` downloads it)."
             raise FileError("base-file-missing", found, where=self._dvae, cure=cure)
         return DiscreteVAE.load(self._dvae).to(self.model.device)
 

@@ -110,7 +110,7 @@ class XTTS(Family):
         config = folder / CONFIG_NAME
         if not is_file(config):
             found_text = f"{checkpoint.name} contains an XTTS model, but {CONFIG_NAME} is not in the folder"
-            cure = f"put the {CONFIG_NAME} of the base next to the checkpoint; the number of heads is only in it."
+            cure = f"put the {CONFIG_NAME} of the base next to the checkpoint. Only this file has the number of heads."
             raise FileError("base-file-missing", found_text, where=folder, cure=cure)
         refuse_lookalike_files(self, checkpoint, tokenizer)
         return BaseFiles(folder, checkpoint, tokenizer, config)

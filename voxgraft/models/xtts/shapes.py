@@ -113,7 +113,7 @@ class XTTSSize:
         require_exact_tensors(own, xtts_shapes(size), "XTTS", where)
         if not size.layers or not size.width or size.width % size.heads:
             found = f"an XTTS of {size.layers:,} layers that is {size.width:,} wide, with {size.heads:,} heads"
-            expected = "layers, and heads that divide the width"
+            expected = "at least one layer, and a width that is a multiple of the number of heads"
             raise CheckpointError("tensors-mismatch", found, expected=expected, where=where)
         return size
 
@@ -290,7 +290,7 @@ def read_xtts_config(config: Path) -> dict[str, Any]:
     settings = read_json(config, constants=True)
     if not isinstance(settings, dict):
         found = f"{config.name} contains a {type(settings).__name__}"
-        raise ConfigError("base-config", found, expected="settings by name", where=config)
+        raise ConfigError("base-config", found, expected="keys with values", where=config)
     return settings
 
 

@@ -225,7 +225,7 @@ def build_config_text(files: BaseFiles, pieces: int, language: str) -> str:
     section, languages = settings.get("model_args", {}), settings.get("languages", [])
     if not isinstance(section, dict) or not isinstance(languages, list):
         wrong = "model_args" if not isinstance(section, dict) else "languages"
-        expected = "settings by name" if wrong == "model_args" else "a list of codes"
+        expected = "keys with values" if wrong == "model_args" else "a list of codes"
         found = f"{wrong} is {str(settings[wrong])[:40]!r}"
         raise ConfigError("base-config", found, expected=expected, where=files.config)
     # The program compares the code without its region.
