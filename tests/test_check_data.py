@@ -163,7 +163,7 @@ def test_held_out_clips_that_are_also_learnt_from_are_counted_named_and_refused(
     """Under another id, speaker, recording and text: what they sound like tells."""
     mixed(run, speaker="somebody", recording="another", text="")
     reported = assert_both_refuse(run, "clips-not-held-out")
-    pairs = "other-clip1-00000 is train/clip1-00000, other-clip1-00001 is train/clip1-00001"
+    pairs = "other-clip1-00000 is the same as train/clip1-00000, other-clip1-00001 is the same as train/clip1-00001"
     assert reported == f"2 of 6 held-out clips are also in training: {pairs}"
 
 

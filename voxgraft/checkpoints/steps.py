@@ -232,7 +232,7 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
                         name: read_tensors(path, read_tensor_shapes(path), dtype=None) for name, path in paths.items()
                     }
                     if sorted(groups) != saved.get("groups"):
-                        found = f"the groups are {', '.join(groups)}"
+                        found = f"the checkpoint has the groups {', '.join(groups)}"
                         expected = str(saved.get("groups"))
                         raise CheckpointError("step-damaged", found, expected=expected, where=folder.path)
                     state = TrainState(folder.step, groups, saved["values"])

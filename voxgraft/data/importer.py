@@ -18,7 +18,7 @@ from voxgraft.audio.files import AUDIO_SUFFIXES, AudioSamples, MediaReader, writ
 from voxgraft.audio.metrics import RollingAudioBuffer, SileroVad
 from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteError
 from voxgraft.core.languages import is_language_code
-from voxgraft.core.results import format_names
+from voxgraft.core.results import format_names, pluralize
 from voxgraft.data.folder import CLIPS_FOLDER, AudioStamp, DatasetFolder, delete_file, read_import_journal
 from voxgraft.data.lists import (
     AUDIO_FOLDERS,
@@ -191,7 +191,8 @@ def _rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceIm
             pass
         for code, names in (("clip-remade", before.keys() - left.keys()), ("clip-damaged", left.keys())):
             if names:
-                problems.append(SourceProblem(code, f"{len(names):,} damaged: {format_names(sorted(names))}", file))
+                found = f"{pluralize(len(names), 'clip file')} missing or damaged: {format_names(sorted(names))}"
+                problems.append(SourceProblem(code, found, file))
         clips = journal.clips
         seconds = sum(clip.seconds for clip in clips)
         rejected = sum(not clip.is_used for clip in clips)
@@ -452,7 +453,7 @@ def _read_row_parts(
     for place, row in enumerate(rows):
         assert row.end is not None
         if row.end - row.start > MAX_ROW_SECONDS:
-            found = f"a part of {row.end - row.start:,.0f} s, expected at most {MAX_ROW_SECONDS:.0f}"
+            found = f"the part is {row.end - row.start:,.0f} s long (expected: at most {MAX_ROW_SECONDS:.0f} s)"
             problems.append(SourceProblem("table-line", found, *_row_location(source, row)))
             continue
         try:

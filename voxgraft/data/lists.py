@@ -268,7 +268,7 @@ def parse_sovits_list(text: str, name: str) -> RowsOrProblems:
     for line, values in cells:
         if len(values) != 4 or not values[0]:
             found = f"{len(values)} columns" if len(values) != 4 else "no recording"
-            yield SourceProblem("table-line", f"{found}, expected audio|speaker|language|text", name, line)
+            yield SourceProblem("table-line", f"{found} (expected: audio|speaker|language|text)", name, line)
         elif not values[3]:
             yield SourceProblem("transcript-empty", f"{values[0]} has no text", name, line)
         else:
@@ -284,7 +284,7 @@ def parse_festival_list(text: str, name: str) -> RowsOrProblems:
             continue
         found = _FESTIVAL_LINE.fullmatch(content)
         if found is None:
-            yield SourceProblem("table-line", f'{content!r:.80}, expected ( name "text" )', name, line)
+            yield SourceProblem("table-line", f'{content!r:.80} (expected: ( name "text" ))', name, line)
             continue
         said = re.sub(r"\\(.)", r"\1", found[2]).strip()
         if said:
@@ -339,11 +339,13 @@ def _read_kaldi_rows(path: Path, encoding: str | None) -> RowsOrProblems:
             at, segment = tables[KALDI_SEGMENTS].get(utterance, (0, ""))
             cells = segment.split()
             if len(cells) < 3:
-                found = f"{segment!r:.80}, expected a recording, a start and an end" if at else "no segment"
+                found = f"{segment!r:.80} (expected: a recording, a start and an end)" if at else "no segment"
                 where = (KALDI_SEGMENTS, at) if at else (path.name, line)
                 yield SourceProblem("table-line", f"{utterance}: {found}", *where)
                 if at:  # the line of its text is left out for that reason
-                    yield SourceProblem("table-line", f"{utterance}: its segment is broken", path.name, line)
+                    yield SourceProblem(
+                        "table-line", f"{utterance}: line {at} of {KALDI_SEGMENTS} is broken", path.name, line
+                    )
                 continue
             place = {"audio": cells[0], "start": cells[1], "end": cells[2], "recording": cells[0]}
         recording = place["audio"]
@@ -395,7 +397,9 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
         try:
             values = next(reader, None)
         except csv.Error as error:
-            cells.append(SourceProblem("table-line", f"broken: {error}", name, behind + 1, reader.line_num))
+            cells.append(
+                SourceProblem("table-line", f"the line cannot be read: {error}", name, behind + 1, reader.line_num)
+            )
             behind = reader.line_num
             continue
         if values is None:

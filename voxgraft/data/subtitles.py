@@ -406,7 +406,7 @@ def parse_labels(text: str, name: str) -> CuesAndProblems:
             continue
         found = _LABEL_LINE.fullmatch(line)
         if found is None:
-            message = f"{line!r:.80}, expected start, end and text with tabs"
+            message = f"{line!r:.80} (expected: start, end and text, separated by tabs)"
             problems.append(SourceProblem("subtitle-time", message, name, number))
         elif not (found[3] or "").strip():
             problems.append(SourceProblem("subtitle-empty", f"no text: {line.strip()!r:.80}", name, number))

@@ -369,7 +369,7 @@ def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipData
     same_text_only = {index: name for index, name in same_texts.items() if index not in same_clips}
     findings = []
     for code, matches, what, relation in (
-        ("clips-not-held-out", same_clips, "are also in training", "is"),
+        ("clips-not-held-out", same_clips, "are also in training", "is the same as"),
         ("texts-not-held-out", same_text_only, "have a text that is also in training", "has the text of"),
     ):
         if matches:

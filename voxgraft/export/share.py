@@ -510,8 +510,8 @@ def pull(settings: PullSettings) -> SharedFolder:
         for path in inside.rglob("*"):
             # The settings of a run can name programs and files of this machine; nobody else's are followed here.
             if path.name.lower() == RUN_FILE:
-                named = f"{path.relative_to(inside)} does not belong to a graft or an export"
-                raise GraftError("share-broken", named, expected="no settings of a run")
+                named = f"{path.relative_to(inside)} contains settings of a run"
+                raise GraftError("share-broken", named, expected="only files of a graft or an export")
         for name in found.others:
             (inside / name).unlink()
         for path in sorted((path for path in inside.rglob("*") if path.is_dir()), reverse=True):

@@ -435,7 +435,7 @@ def _refuse_missing_steps(setup: TrainingSetup) -> None:
     found, cure = f"there is no checkpoint, but the journal has step {last:,}", "or start over with --fresh."
     if isinstance(trained, dict):
         found = f"there is no checkpoint, but the graft's rows are trained (step {trained['step']:,})"
-        cure = f"or start over with --fresh: from these rows, or from new ones after `voxgraft graft {run.path}`."
+        cure = f"or start over from these rows with --fresh. For new rows, first run `voxgraft graft {run.path}`."
     if last > 0 or isinstance(trained, dict):
         raise CheckpointError("steps-gone", found, where=run.steps, cure=f"restore {run.steps.name}/, {cure}")
 

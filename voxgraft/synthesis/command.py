@@ -309,15 +309,15 @@ def _plan_files(
             expected = f"a name that ends in {JSON_SUFFIX} or {NPY_SUFFIX}"
             found, cure = (
                 f"--codes {codes.name}: {kind or 'no suffix'} is not a format for codes",
-                "for example --codes codes.json.",
+                "use a supported format, for example --codes codes.json.",
             )
             raise ConfigError("speak-output", found, expected=expected, cure=cure)
         if kind == NPY_SUFFIX and len(utterances) > 1:
-            found = f"{codes.name} holds one utterance, but there are {len(utterances)}"
-            cure = "for example --codes codes.json."
+            found = f"{codes.name} can hold one utterance only, but there are {len(utterances)}"
+            cure = "use a .json file, for example --codes codes.json."
             raise ConfigError("speak-output", found, expected=f"a name that ends in {JSON_SUFFIX}", cure=cure)
     if settings.latents and (codes is None or codes.suffix.lower() != JSON_SUFFIX):
-        found, cure = "--latents needs a code file that can hold them", "for example --codes codes.json."
+        found, cure = "--latents needs a .json file to write to", "add, for example, --codes codes.json."
         raise ConfigError("speak-output", found, expected=f"--codes NAME{JSON_SUFFIX}", cure=cure)
     sound: tuple[Path, ...] = ()
     if output == STANDARD_OUTPUT:
@@ -326,7 +326,10 @@ def _plan_files(
             raise ConfigError("speak-output", found, expected="--output - without --codes", cure=cure)
         if sys.stdout is None or sys.stdout.isatty():  # None: the caller has closed it
             place = "closed" if sys.stdout is None else "a terminal"
-            found, cure = f"--output - writes sound, and standard output is {place}", "for example | aplay."
+            found, cure = (
+                f"--output - writes sound, and standard output is {place}",
+                "send it to a program, for example | aplay.",
+            )
             raise ConfigError("speak-output", found, expected="a pipe or a file", cure=cure)
         return (STANDARD_OUTPUT,)
     if codes is None or output is not None:

@@ -279,7 +279,9 @@ def detect_trained_output(run: RunFolder, journal: list[dict[str, object]]) -> E
     card = find_merged_card(run.path / name / "checkpoint") if name is not None else None
     if card is not None and not is_of_last_training(card, journal):
         step = card.get("step")
-        found = f"{name}/ belongs to an earlier training (step {step}); the last one has not written its result yet"
+        found = (
+            f"{name}/ belongs to an earlier training (step {step}); the last training has not written its result yet"
+        )
         raise GraftError("merged-stale", found, where=run.path / str(name))
     return which
 
@@ -333,7 +335,10 @@ def _require_same_base(context: ModelContext, base_hashes: dict[str, Any], where
         if actual != expected:
             found = f"{path.name} has sha256 {actual[:12]}"
             raise GraftError(
-                "base-other", found, expected=f"{expected[:12]}, which {where.name} was created on", where=path
+                "base-other",
+                found,
+                expected=f"{expected[:12]}, as in the base that {where.name} was created from",
+                where=path,
             )
 
 

@@ -94,7 +94,7 @@ def save_step(
             _write_step_files(new, state, state_file, num_bytes)
             failpoint("save.verify")
             if damage := find_step_damage(StepFolder(state.step, new)):
-                found = f"step {state.step} was written, but {damage}"
+                found = f"the checkpoint of step {state.step} was written, but {damage}"
                 raise CheckpointError("step-unverified", found, where=new.parent)
             _publish_step(new, step_folder, state.step)
         failpoint("save.placed")
