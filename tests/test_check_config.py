@@ -29,7 +29,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
         (640, "freeze-needless", "the base's number of tokens"),
         (100, "freeze-boundary", "base rows 100 to 639 are trained"),
         (650, "freeze-boundary", "new rows 640 to 649 are never trained"),
-        (99_999, "freeze-boundary", "past the"),
+        (99_999, "freeze-boundary", "but the tokenizer has 700 tokens"),
     ],
 )
 def test_the_freeze_boundary_is_judged_by_the_base(

@@ -1037,7 +1037,7 @@ CASES: list[Case] = [
         "changed",
         not_codes=("base-rows-shrunk",),
     ),
-    *_for_both("new rows next to zero", changed(_scaled(1e-6, new=True)), FRESH, "new-rows-zero", "nearly zero"),
+    *_for_both("new rows next to zero", changed(_scaled(1e-6, new=True)), FRESH, "new-rows-zero", "close to zero"),
     *_for_both("new rows copied from base rows", changed(_copies_of_base_rows), RESUME, "new-rows-equal", "base rows"),
     *_for_both(
         "a new value of 1e30",

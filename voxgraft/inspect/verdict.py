@@ -171,7 +171,7 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "spare-counted-twice": ("spare", "it has one spare row too many"),
     "rows-padded": ("spare", "its text embedding and head have extra rows that no token uses"),
     "table-transposed": ("rows", "its text embedding or other matrices are transposed"),
-    "rows-shifted": ("rows", "its text rows are shifted to wrong ids"),
+    "rows-shifted": ("rows", "its text rows are only shifted to wrong ids"),
     "rows-swapped": ("rows", "its text rows are intact, but text embedding and text head are swapped"),
     "base-rows-shrunk": ("rows", "weight decay shrank the base's rows despite a gradient mask"),
     "base-rows-changed": ("rows", "the base's text rows were changed"),
