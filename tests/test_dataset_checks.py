@@ -82,7 +82,7 @@ def test_ids_that_the_stock_program_takes_out_are_found(tmp_path: Path) -> None:
     )
     found = check_clip_dataset(open_clip_dataset(tmp_path / "new"), spec_of("indextts2"), 50.0)
     assert [item.code for item in found] == ["clips-text-barred"]
-    assert "removes: 2;" in found[0].found
+    assert "removes (2 in all)" in found[0].found
 
 
 def test_padding_in_a_few_clips_warns_and_in_many_is_an_error(tmp_path: Path) -> None:

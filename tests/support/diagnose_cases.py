@@ -315,7 +315,7 @@ def with_tokenizer(ground: Ground, path: Path) -> Made:
 FRESH = "START FRESH"
 DAMAGED = [
     Damage(
-        "stand-in", T3, _stand_in, FRESH, ("checkpoint-stand-in",), "this was never Chatterbox: nothing of the base"
+        "stand-in", T3, _stand_in, FRESH, ("checkpoint-stand-in",), "this was never Chatterbox, so nothing of the base"
     ),
     *(
         Damage("masked, with decay", family, _masked, "REPAIR", ("base-rows-shrunk",), "weight decay")
@@ -328,7 +328,7 @@ DAMAGED = [
         Damage("rows overwritten", family, _overwritten, "REPAIR", ("base-rows-changed",), "text rows were changed")
         for family in (T3, INDEX)
     ),
-    Damage("spare row on the first new token", INDEX, _spare_copied, "REPAIR", ("spare-row-copied",), "spare row"),
+    Damage("spare row on the first new token", INDEX, _spare_copied, "REPAIR", ("spare-row-copied",), "spare (unused) row"),
     Damage("spare row counted twice", INDEX, _spare_twice, "REPAIR", ("spare-counted-twice",), "spare row too many"),
     *(
         Damage("head not extended", family, _head_left, "REPAIR", ("head-not-grown",), "but not the head")

@@ -258,7 +258,8 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
                 found = "the run has no checkpoint yet"
             cure = "choose one of these steps." if numbers else "train the run first: `voxgraft train RUN`."
             raise CheckpointError("step-missing", found, expected=expected, where=run.steps, cure=cure)
-    raise FileError("file-unreadable", "the steps keep changing while they are read", where=run.steps)
+    cure = "wait until the other process has saved its checkpoint, and run the command again."
+    raise FileError("file-unreadable", "the checkpoints change while they are read", where=run.steps, cure=cure)
 
 
 def folder_identity(folder: Path) -> tuple[int, ...] | None:

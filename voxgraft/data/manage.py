@@ -415,7 +415,8 @@ def data_text(settings: DataTextSettings) -> SimpleResult:
         raise ConfigError("config-missing", "there is no text to normalize", cure=cure)
     for text in settings.text:
         if not is_encodable_text(text):  # invalid bytes of the command line arrive as lone surrogates
-            raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
+            cure = "use a terminal with UTF-8 (for example LC_ALL=C.UTF-8), or put the sentence into a UTF-8 file."
+            raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line", cure=cure)
     normalizer = build_normalizer(settings.language, fold_homophones=settings.fold_homophones)
     sentences = (*settings.text, *(line for path in settings.texts for _, line in read_lines(path)))
     texts = [(text, normalize_marked_text(normalizer, text)) for text in sentences]

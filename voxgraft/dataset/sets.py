@@ -295,15 +295,15 @@ MAX_TRAILING_RUN_SECONDS = 1.0
 DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE = 0.25, 0.05
 _UNKNOWN_ERROR_SHARE = 0.01
 _FAULT_TEXTS = {
-    "clips-text-outside": "ids without a row in the text: {values:,}",
-    "clips-text-barred": "ids in the text that the original program removes: {values:,}",
-    "clips-codes-outside": "speech codes outside the family's range: {values:,}",
-    "clips-too-long": "longer than the model's maximum",
-    "clips-no-content": "no text or no codes",
-    "clips-voice-broken": "the voice condition has unusable values",
-    "clips-trailing-run": "the codes end with one repeated code",
-    "clips-seconds": "the number of codes does not match the length",
-    "clips-text-unknown": "{values:,} unknown tokens in the text",
+    "clips-text-outside": "have text ids without a row ({values:,} in all)",
+    "clips-text-barred": "have text ids that the original program removes ({values:,} in all)",
+    "clips-codes-outside": "have speech codes outside the family's range ({values:,} in all)",
+    "clips-too-long": "are longer than the model's maximum",
+    "clips-no-content": "have no text or no speech codes",
+    "clips-voice-broken": "have unusable voice data",
+    "clips-trailing-run": "end with one repeated speech code",
+    "clips-seconds": "have a number of speech codes that does not fit their length",
+    "clips-text-unknown": "have {values:,} unknown tokens in their text",
 }
 _SHARE_DEPENDENT_FAULTS = ("clips-trailing-run", "clips-seconds")
 
@@ -475,8 +475,8 @@ def check_clip_dataset(
         values = sum(count for _, count, _ in found)
         first = next((example for _, _, example in found if example), "")
         what = _FAULT_TEXTS[code].format(values=values)
-        message = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)}"
-        message += f"; the first: {first}" if first else ""
+        message = f"{len(names):,} of {len(clips):,} clips {what}: {format_clip_names(names)}"
+        message += f" (first clip: {first})" if first else ""
         is_serious = code in _SHARE_DEPENDENT_FAULTS and len(names) >= MIN_ERROR_SHARE * len(clips)
         if code == "clips-text-unknown":
             is_serious = values >= _UNKNOWN_ERROR_SHARE * int(clips.num_text.sum())

@@ -397,7 +397,8 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     lines: list[Line] = []
     for text in settings.text:
         if not is_encodable_text(text):  # bytes of the command line that are no character arrive as halves of one
-            raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
+            cure = "use a terminal with UTF-8 (for example LC_ALL=C.UTF-8), or put the sentence into a UTF-8 file."
+            raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line", cure=cure)
         spans_encoder.require_spans(text, "command line")
         main, parts = spans_encoder.split(text, settings.language)
         if len(parts) > 1 or main != settings.language:  # each part is encoded as its language is

@@ -162,7 +162,7 @@ def create_run(settings: NewSettings) -> NewResult:
             download_folder = Path("models") / base  # where `voxgraft download` puts it
             cure = f"download it first: `voxgraft download {base}`, then use its folder: --base {download_folder}"
             if is_folder(download_folder):
-                cure = f"it is in {download_folder}: --base {download_folder}"
+                cure = f"use the folder that was downloaded: --base {download_folder}"
             found = f"{base} is the name of a published base, not a folder"
             raise FileError("file-missing", found, where=base, cure=cure)
         kind = resolve_base_family(require_folder(base), settings.family)

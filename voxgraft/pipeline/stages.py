@@ -391,7 +391,7 @@ def require_steps_left(work: PipelineContext, changes: Collection[str]) -> None:
     if num_steps < saved.step:
         flags = ", ".join(f"--{key} {getattr(work.settings.train, key.partition('.')[2])}" for key in given)
         cure = (
-            f"set more than {saved.step:,} steps to train further, or no number to use the trained model; to start "
+            f"set more than {saved.step:,} steps to train further. Set no number to use the trained model. To start "
             f"over, write the number into run.yaml and run `voxgraft train {shlex.quote(str(work.run.path))} --fresh`."
         )
         found = f"{flags} sets {num_steps:,} steps, but {saved.step:,} are trained already"

@@ -171,7 +171,8 @@ def _create_hidden_folder(run: RunFolder, step: int) -> Iterator[Path]:
                     raise
             yield folder
             return
-        raise FileError("file-unwritable", "other processes keep removing the written files", where=run.steps)
+        cure = "stop other processes that use this run, and run the command again."
+        raise FileError("file-unwritable", "other processes remove the written files", where=run.steps, cure=cure)
 
 
 def _write_step_files(folder: Path, state: TrainState, state_file: bytes, num_bytes: int) -> None:

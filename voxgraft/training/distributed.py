@@ -208,7 +208,7 @@ def join_distributed(device: torch.device | str) -> Iterator[DistributedContext]
                         "device", found, expected="cuda: each process uses its own device", where="train.device"
                     )
                 if local_rank >= count:
-                    found = f"process {local_rank + 1} of this machine, which has {count} CUDA devices"
+                    found = f"this machine has {count} CUDA devices, but starts process {local_rank + 1}"
                     raise ConfigError("device", found, expected=f"--nproc-per-node of at most {count}")
                 torch.cuda.set_device(local_rank)
             backend = "nccl" if on_cuda else "gloo"
