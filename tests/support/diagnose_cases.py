@@ -328,7 +328,9 @@ DAMAGED = [
         Damage("rows overwritten", family, _overwritten, "REPAIR", ("base-rows-changed",), "text rows were changed")
         for family in (T3, INDEX)
     ),
-    Damage("spare row on the first new token", INDEX, _spare_copied, "REPAIR", ("spare-row-copied",), "spare (unused) row"),
+    Damage(
+        "spare row on the first new token", INDEX, _spare_copied, "REPAIR", ("spare-row-copied",), "spare (unused) row"
+    ),
     Damage("spare row counted twice", INDEX, _spare_twice, "REPAIR", ("spare-counted-twice",), "spare row too many"),
     *(
         Damage("head not extended", family, _head_left, "REPAIR", ("head-not-grown",), "but not the head")

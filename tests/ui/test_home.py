@@ -204,7 +204,7 @@ def test_uploads_are_counted_and_paired_before_the_import(tmp_path: Path, monkey
     make_project(tmp_path)
     with page_of(tmp_path) as context:
         shown = preview_sources(context, given, None, "")
-        assert "2 recordings with a text, in 2 files of texts" in shown
+        assert "2 recordings with text, from 2 text files" in shown
         assert "recordings without a text (1): b.wav" in shown
         assert "texts without a recording (1): c.srt" in shown
         assert "missing (1): y.wav (list.csv)" in shown

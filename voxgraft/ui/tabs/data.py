@@ -190,7 +190,7 @@ def sources_html(places: Sequence[Path], language: str) -> str:
     try:
         sources, problems = find_sources(places, language)
     except VoxgraftError as error:
-        return note_html(f"no recording with a text so far: {error.finding.found}", "warn")
+        return note_html(f"no recording with text so far: {error.finding.found}", "warn")
     pairs: list[tuple[str, str]] = []
     missing: list[str] = []
     for source in sources:
@@ -204,7 +204,7 @@ def sources_html(places: Sequence[Path], language: str) -> str:
             pairs += [(name, source.text.name) for name, path in source.sounds if path is not None]
             missing += [f"{name} ({source.text.name})" for name, path in source.sounds if path is None]
     texts = len({text for _, text in pairs})
-    parts = [f"{pluralize(len(pairs), 'recording')} with a text, in {pluralize(texts, 'file')} of texts"]
+    parts = [f"{pluralize(len(pairs), 'recording')} with text, from {pluralize(texts, 'text file')}"]
     alone = {
         "recordings without a text": [Path(one.file).name for one in problems if one.code == "text-missing"],
         "texts without a recording": [Path(one.file).name for one in problems if one.code == "media-missing"],

@@ -453,11 +453,20 @@ def _listen_html(context: PageContext, run: RunFolder, sample: tuple[int, Path] 
         card = audio_file_html(
             context, context.roots.resolve_inside(path), f"Newest sample: {what}", str(facts.get("text", "")),
             language=str(facts.get("language", "")),
-            about="The untrained model tries the new language." if step == 0 else "",
+            about=_untrained_note(run) if step == 0 else "",
         )  # fmt: skip
         link = file_link(context, run.eval / "default" / "report.html", "Open the evaluation report")
         return f'<div class="vg-players">{card}</div>{link}'
     return ""
+
+
+def _untrained_note(run: RunFolder) -> str:
+    """What the sample before training is, and when the next one comes."""
+    words = "The untrained model tries the new language."
+    with contextlib.suppress(VoxgraftError):  # run.yaml cannot be read: Home says so elsewhere
+        train = load_run_settings(run.path).train
+        words += f" The next sample comes at step {min(train.sample_every, train.steps or train.sample_every):,}."
+    return words
 
 
 def cards_html(context: PageContext, project: str) -> str:

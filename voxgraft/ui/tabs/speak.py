@@ -123,7 +123,7 @@ def _offer_base(context: PageContext, form: CommandForm, button: Any) -> None:
         spoken, code = run_base_languages(context.project_folder(project)), (language or "").strip()
         if not spoken or not code or base_language(code) in spoken:
             return [gr.update(visible=True), ""]
-        words = f"The base alone speaks {', '.join(spoken)}, not {code}. Choose one of these languages."
+        words = f"To compare with the base alone, choose a language that it speaks: {', '.join(spoken)}."
         target = target_button(PAGE_TARGETS["speak", "language"])
         return [gr.update(visible=False), f'<div class="vg-note" role="status">{escape(words)}{target}</div>']
 
