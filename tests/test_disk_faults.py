@@ -162,7 +162,7 @@ def test_damaged_and_missing_clips_are_written_again_by_the_next_import(
     )  # fmt: skip
     reported = [problem for problem in json.loads(done.stdout)["problems"] if problem["code"] == "clip-remade"]
     assert len(reported) == 1
-    assert f"{3 if has_sums else 2} damaged" in reported[0]["found"]
+    assert f"{3 if has_sums else 2} clip files missing or damaged" in reported[0]["found"]
     assert clips_of(tmp_path / "set") == good
     assert (tmp_path / "set" / "manifest.jsonl").read_bytes() == manifest
 

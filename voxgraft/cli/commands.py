@@ -419,7 +419,7 @@ COMMANDS = (
         "data split",
         data.DataSplitSettings,
         "voxgraft.data.split:data_split",
-        "Split a dataset into training, validation and test by whole recordings or speakers, and check for leaks.",
+        "Split a dataset into training, validation and test, and check for leaks.",
         positional=("dataset",),
     ),
     CliCommand(

@@ -54,7 +54,9 @@ ResultVariant = Annotated[
         "latest."
     ),
 ]
-SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run to use. Default: the final result.")]
+SavedStep = Annotated[
+    int | None, Field(ge=0, description="Saved step of the run to use. Default: the graft with its best weights.")
+]
 
 
 class NewSettings(Settings):
@@ -93,7 +95,7 @@ class CheckSettings(RunSettings):
     run: Path | None = None
     """Folder of the run. Without it, only the given files are checked."""
     checkpoint: Path | None = None
-    """Checkpoint that any program extended or trained. It is compared with the base and the tokenizer."""
+    """Extended or trained checkpoint of any program. It is compared with the base and the tokenizer."""
     base_config: Path | None = None
     """Config file of another trainer, or a script with its training command. Its sizes and token ids are checked."""
     prepared: Path | None = None
@@ -256,7 +258,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, of a graft, or of a complete model of the base's family: merged, exported or another base."""
+    """Folder of a run, of a graft, or of a complete model of the base's family (merged, exported or another base)."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
@@ -278,13 +280,13 @@ class EvaluateSettings(Settings):
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation. Its results are written to RUN/eval/NAME."""
     output: Path | None = None
-    """New folder for the results. Required if MODEL is not a run. Default: RUN/eval/default, which is replaced."""
+    """New folder for the results. Required if MODEL is not a run. Default: RUN/eval/NAME, replaced if it exists."""
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language with audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
     listening_test: bool = False
-    """Write a blind listening test (A/B) for several people, instead of a report: RUN/eval/default-listening."""
+    """Write no report, but a blind listening test (A/B) for several people, in RUN/eval/default-listening."""
     listening_against: str = Field(
         LISTENING_BASE,
         description="With --listening-test: system to compare with: base, recordings (held-out clips), or the folder "
@@ -429,7 +431,7 @@ class ServeSettings(Settings):
     base: Path | None = None
     """Folder of the base. Default: the base of the runs. Required for grafts, except those of the built-in base."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of a request that names none, if its text fits several languages. Default: the request is refused."""
+    """Language to use if a request names none and its text fits several. Default: such requests are refused."""
     voices: Path | None = None
     """Folder with recordings to clone: NAME.wav becomes the voice NAME."""
     voice: str | None = None
@@ -532,8 +534,8 @@ class ExportSettings(Settings):
     """How the speakers consented. Default: you are asked in a terminal."""
     accept_terms: bool = Field(
         False,
-        description="Accept that the base's licence also applies to the export. A non-commercial licence requires "
-        "this. Default: you are asked in a terminal.",
+        description="Accept that the base's licence also applies to the export. Required if the licence is "
+        "non-commercial. Default: you are asked in a terminal.",
     )
 
 

@@ -44,7 +44,7 @@ class DataImportSettings(Settings):
     reimport: bool = False
     """Import changed sources again. Unchanged clips keep their ids and splits."""
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Maximum share of the lines, or of the sources, that may be unusable. If there are more, the exit code is 1."""
+    """Maximum share of unusable lines, and of unusable sources. If one of the two is larger, the exit code is 1."""
     cut: CutMethod = "pauses"
     """Places to cut: pauses (at the best pause near the subtitle times) or times (at exactly these times)."""
     activity: VadBackend = "energy"
@@ -58,7 +58,7 @@ class DataImportSettings(Settings):
     tail: float = Field(0.15, ge=0, le=1)
     """Silence to keep after the last word, in seconds."""
     join_gap: float = Field(0.6, ge=0, le=3)
-    """Maximum pause, in seconds, over which two subtitles are joined."""
+    """Two subtitles are joined if the pause between them is at most this long, in seconds."""
     rolling: bool = True
     """Remove repeated lines of rolling captions (automatic captions that show each line twice)."""
     fold_homophones: bool = False

@@ -62,7 +62,7 @@ NewLanguage = Annotated[
 LanguageTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Text files of the new language, to train the tokenizer on: one sentence per line, or the "
+        description="Text files of the new language, for the tokenizer: one sentence per line, or the "
         "manifest.jsonl of a dataset. Default: the texts of the run's dataset."
     ),
 ]
@@ -92,8 +92,8 @@ SpeechRecognizer = Annotated[
 TextEncoding = Annotated[
     str | None,
     Field(
-        description="Encoding of the text files, for example windows-1252. Default: UTF-8, or UTF-16 and UTF-32 with a "
-        "byte-order mark."
+        description="Encoding of the text files, for example windows-1252. Default: UTF-8. UTF-16 and "
+        "UTF-32 are detected by their byte-order mark."
     ),
 ]
 SourceSpeaker = Annotated[
@@ -102,7 +102,7 @@ SourceSpeaker = Annotated[
         description="How to tell speakers apart if the sources do not name them. folder: each folder is one speaker. "
         "file: each audio file is one speaker. recording: clips cut from the same recording "
         "have one speaker, also if they are separate files. "
-        "auto: one speaker for each recording with subtitles, each transcript list and each folder of clips."
+        "auto: each recording with subtitles, each transcript list and each folder of clips is one speaker."
     ),
 ]
 
@@ -135,8 +135,8 @@ class RowSettings(Settings):
     init: RowInit = Field(
         "romanised",
         description="Initial value of a new row. romanised: mean of the base rows for the token's Latin spelling. "
-        "script-mean: mean of the base's letters in the same script; if it has none, of all its letters. mean: mean of "
-        "all base rows. random: noise with the mean and standard deviation of the base rows.",
+        "script-mean: mean of the rows of the base's letters in the token's script; if there are none, of all its "
+        "letters. mean: mean of all base rows. random: noise with the mean and standard deviation of the base rows.",
     )
     noise: float = Field(0.05, ge=0, le=1)
     """Noise that makes new rows differ, as a fraction of the standard deviation of the base rows."""
@@ -154,7 +154,7 @@ class DataSettings(Settings):
     speaker_from: SourceSpeaker = "auto"
     encoding: TextEncoding = None
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Maximum share of the lines, or of the sources, that may be unusable. If there are more, the import fails."""
+    """Maximum share of unusable lines, and of unusable sources. If one of the two is larger, the import fails."""
     dataset: Path | None = None
     """Folder of the run's dataset: manifest.jsonl and clips. Default: RUN/data."""
     train: tuple[Path, ...] = ()
@@ -175,7 +175,7 @@ class DataSettings(Settings):
     replay_share: float = Field(0.25, gt=0, lt=1)
     """Share of replay data in every step."""
     min_prompt_seconds: float = Field(3.0, ge=0)
-    """Minimum length of voice prompts, in seconds, for speakers with a clip that long."""
+    """Minimum length of voice prompts, in seconds. Speakers without such a clip use shorter ones."""
     allow_overlap: bool = False
     """Train even if held-out clips are also training clips. The held-out loss is then too low to be trusted."""
     single_clip_speakers: SingleClipPolicy = "leave-out"

@@ -318,9 +318,11 @@ def run_setting_findings(subject: CheckSubject) -> list[Finding]:
     if run is None:
         return []
     findings: list[Finding] = []
+    # A graft states its own language.
+    language = settings.language if subject.graft is None else subject.graft.card.language
     for name, value, fix in (
         ("base", settings.base, "the folder of a base (`voxgraft download --help` lists those that can be downloaded)"),
-        ("language", settings.language, "the code of the new language, such as am"),
+        ("language", language, "the code of the new language, such as am"),
     ):
         if value is None:
             cure = f"set `{name}` in {RUN_FILE} to {fix}."
