@@ -404,7 +404,7 @@ def test_settings_of_training_that_contradict_each_other_are_found_without_a_gra
     assert "config-value" not in findings_of(text_run, capsys, *words)
 
 
-@pytest.mark.parametrize("flags", [("--train.full-backbone",), ("--train.steps=3", "--train.epochs=2")])
+@pytest.mark.parametrize("flags", [("--train.steps=3", "--train.epochs=2")])
 def test_training_refuses_settings_that_contradict_each_other(
     flags: tuple[str, ...], fixtures: Fixtures, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

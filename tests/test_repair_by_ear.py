@@ -34,7 +34,9 @@ def ruined(tiny: BaseFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(ruined: Path, tmp_path: Path) -> None:
+def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(
+    ruined: Path, tiny: BaseFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = diagnose(
         DiagnoseSettings(checkpoint=ruined, base=Path("tiny"), report=False, listen=True, max_sentences=1)
     ).found
@@ -49,8 +51,13 @@ def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(ruined: Path, tmp_pat
         only=("body",),
         points=(0.0, 1.0),
         max_sentences=1,
+        tokenizer=tiny.tokenizer,
+        language="sw",  # the built-in recognizer does not know it
     )
+    monkeypatch.setattr("voxgraft.inspect.repair._require_language_of_tokenizer", lambda *_: None)
     result = repair(settings)
+    assert "--language is sw" in result.unspoken
+    assert any("only old languages are spoken" in str(line) for line in result.lines())
     assert [one.within for one in result.tried_points] == [True, False]
     assert result.repairs.share == 0.0
     assert result.after.verdict.word == "RESUME"

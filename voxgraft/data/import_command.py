@@ -22,7 +22,7 @@ from voxgraft.config.data import DataImportSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import CATALOGUE, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, path_exists
-from voxgraft.core.languages import language_findings
+from voxgraft.core.languages import is_same_language, language_findings
 from voxgraft.core.results import Line, Table, format_names, pluralize
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import (
@@ -348,7 +348,8 @@ class DataImportResult:
             found.append(finding("source-doubled", format_names(copied), where=self.dataset, cure=cure))
         # `graft` refuses texts in another script; so early, it is still only a warning.
         used = [clip for one in self.journals for clip in one.clips if clip.is_used]
-        for item in check_text_script(self.language, [clip.text for clip in used]):
+        own = [clip.text for clip in used if is_same_language(clip.language, self.language)]
+        for item in check_text_script(self.language, own):
             cure = f"{item.cure} Then import again with --reimport."
             found.append(replace(item, level="warning", where=str(self.dataset), cure=cure))
         # Digits stay in the text where no rule says how the language reads them.

@@ -336,9 +336,10 @@ def sampling_findings(
 ) -> list[Finding]:
     """What is wrong with the sets as they will be met; `others` follow the run's own in the stream."""
     card = requirements.graft.card
+    has_tag_row = card.tag is not None and requirements.graft.tokenizer.ids.get(card.tag) == card.base_pieces
     return [
         *(item for set_stream in stream.streams for item in set_stream.findings()),
-        *check_unused_rows(data.train, card.base_pieces, card.num_rows, tag=card.tag is not None),
+        *check_unused_rows(data.train, card.base_pieces, card.num_rows, tag=has_tag_row),
         *check_prompt_copies((*data.train, *data.replay, *others), stream),
     ]
 
@@ -359,10 +360,12 @@ def train_setting_findings(train: TrainSettings, where: Path | str = "") -> list
     if train.full_backbone and train.mode != "merged":
         text = f"train.full_backbone is on, but train.mode is {train.mode}, which never trains the backbone"
         cure = (
-            "turn train.full_backbone off. Or set train.mode to merged: then the backbone is trained, and old "
-            "languages can change."
+            "for a new run, turn train.full_backbone off. Or set train.mode to merged: then the backbone is trained, "
+            "and old languages can change. A run with checkpoints ignores train.full_backbone; no action is needed."
         )
-        found.append(finding("config-value", text, expected="train.mode merged", where=where, cure=cure))
+        # A warning: it has no effect, and runs that were trained with it can be resumed and exported.
+        expected = "train.mode merged"
+        found.append(finding("config-value", text, expected=expected, where=where, level="warning", cure=cure))
     return found
 
 

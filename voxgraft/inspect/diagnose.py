@@ -117,7 +117,8 @@ _MAX_LAYERS_SHOWN = 5
 # Phone error that an old language may have more than from the base; the default of `repair --choose` too.
 MAX_PHONE_ERROR_INCREASE = 0.05
 # Topics of `check` whose comparisons are kept here, so that `check` does not do them a second time.
-_MEASURED_TOPICS = ("base rows", "backbone", "optimizer state")
+# Measured here in more detail, or no property of a checkpoint.
+_MEASURED_TOPICS = ("base rows", "backbone", "optimizer state", "evaluation")
 _NEW_ROW_CODES = ("new-rows-zero", "new-rows-equal", "new-rows-scale", "new-rows-random")
 _MAX_BUILT_IN_SENTENCES = 200
 # How far all steps together could have carried a value, by its size, for gradients to have taught it something.

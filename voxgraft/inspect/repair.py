@@ -156,6 +156,8 @@ class RepairResult:
     left: list[CheckpointExtra]
     sha256: dict[str, str]
     tried_points: list[PointTrial] = field(default_factory=list)
+    unspoken: str = ""
+    """Why the new language was not spoken to choose the point."""
 
     @property
     def exit_code(self) -> int:
@@ -172,6 +174,7 @@ class RepairResult:
             "points": [
                 {"share": one.share, "phone_error": one.errors, "within": one.within} for one in self.tried_points
             ],
+            "unspoken": self.unspoken,
             "before": self.before.to_json(),
             "after": self.after.to_json(),
         }
@@ -185,6 +188,7 @@ class RepairResult:
         if len(self.done) > _MAX_TENSORS_SHOWN:
             lines.append(f"  and {len(self.done) - _MAX_TENSORS_SHOWN:,} more tensors")
         lines += [f"  left out: {extra.name} ({extra.description})" for extra in self.left]
+        lines += [f"warning: {self.unspoken}"] if self.unspoken else []
         if self.tried_points:
             languages = list(self.tried_points[0].errors)
             rows = tuple(
@@ -214,6 +218,7 @@ def repair(settings: RepairSettings) -> RepairResult:
     repairs = _choose_repairs(settings, before)
     with _open_repair_inputs(settings, family, files, before) as parts:
         tried: list[PointTrial] = []
+        unspoken = ""
         if settings.choose:
             options = settings.tokenizer, settings.language, settings.max_sentences, settings.seed
             listening_test = open_listening_test(family, files, *options)
@@ -221,7 +226,7 @@ def repair(settings: RepairSettings) -> RepairResult:
             if language is not None and language not in (listening_test.language, *family.languages):
                 why = listening_test.transcriber.why_unsupported(language)
                 found = f"--language is {language}, but {why or 'there are no sentences to speak in it'}"
-                raise ConfigError("repair-language", found, where="command line")
+                unspoken = f"{found}: only old languages are spoken for the choice"
             tried = _try_points(settings, parts, repairs, listening_test)
             repairs = replace(repairs, share=select_best_point(tried, listening_test.language).share)
         tensors, done = plan_repair(parts, repairs)
@@ -247,7 +252,17 @@ def repair(settings: RepairSettings) -> RepairResult:
             input_sha256 = digest.hexdigest()
     sha256 = {"input": input_sha256, "base": compute_sha256(files.checkpoint), "output": written}
     result = RepairResult(
-        settings.checkpoint, settings.output, report, repairs, before.verdict, after, done, left_out, sha256, tried
+        settings.checkpoint,
+        settings.output,
+        report,
+        repairs,
+        before.verdict,
+        after,
+        done,
+        left_out,
+        sha256,
+        tried,
+        unspoken,
     )
     write_json(report, result.to_json(), overwrite=settings.overwrite)
     return result

@@ -165,7 +165,7 @@ def clean_text(text: str, language: str) -> str:
     try:
         text = spell_chinese_numbers(text) if language == "zh" else spell_numbers(text, language)
     except RecursionError:  # a quantity of tens of thousands of digits
-        found = f"a number in a Chinese text of {len(text):,} characters has too many digits"
+        found = f"a number in a text of {len(text):,} characters has too many digits"
         raise TextError("text-unread", found, expected="numbers in words") from None
     for pattern, word in _compile_abbreviations(language):
         text = pattern.sub(word, text)
