@@ -140,24 +140,32 @@ class RunData:
 RECORDINGS_WORD = "RECORDINGS"
 
 
+def _has_clips(run: RunFolder, settings: RunSettings) -> bool:
+    """Whether the run's recordings were imported."""
+    return is_file(resolve_manifest_path(settings.data.dataset, run.data))
+
+
+def lacks_recordings(run: RunFolder, settings: RunSettings) -> bool:
+    """Whether a run has neither clips nor sources to import them from."""
+    return not settings.data.sources and not _has_clips(run, settings)
+
+
 def format_prepare_command(run: RunFolder, settings: RunSettings) -> str:
     """The command that leads from what a run has now to prepared clips, as a user would type it."""
     folder = shlex.quote(str(run.path))
-    if is_file(resolve_manifest_path(settings.data.dataset, run.data)):
+    if _has_clips(run, settings):
         return f"voxgraft prepare {folder}"
     # `prepare` needs clips; `go` imports them first, and then prepares and trains.
-    return f"voxgraft go {folder}" + ("" if settings.data.sources else f" --data.sources {RECORDINGS_WORD}")
+    return f"voxgraft go {folder}" + (f" --data.sources {RECORDINGS_WORD}" if lacks_recordings(run, settings) else "")
 
 
 def describe_prepare_step(run: RunFolder, settings: RunSettings) -> str:
     """The fix for a run without prepared clips."""
     command = format_prepare_command(run, settings)
-    if command.startswith("voxgraft prepare"):
+    if _has_clips(run, settings):
         return f"run `{command}`."
-    imports = "it imports data.sources, prepares the clips and trains"
-    if not settings.data.sources:
-        imports = "it imports the recordings in that folder, prepares the clips and trains"
-    return f"the run has no clips yet: run `{command}`; {imports}."
+    imported = "the recordings in that folder" if lacks_recordings(run, settings) else "data.sources"
+    return f"the run has no clips yet: run `{command}`; it imports {imported}, prepares the clips and trains."
 
 
 def has_no_data(requirements: DataRequirements) -> bool:
@@ -356,7 +364,7 @@ def retention_findings(*, replayed: bool, measured: bool) -> list[Finding]:
 
 def train_setting_findings(train: TrainSettings, where: Path | str = "") -> list[Finding]:
     """Settings that contradict each other; they show without data or a graft."""
-    found = [item for item in (_both_lengths_finding(train, where),) if item is not None]
+    found = _both_lengths_findings(train, where)
     if train.full_backbone and train.mode != "merged":
         text = f"train.full_backbone is on, but train.mode is {train.mode}, which never trains the backbone"
         cure = (
@@ -369,19 +377,19 @@ def train_setting_findings(train: TrainSettings, where: Path | str = "") -> list
     return found
 
 
-def _both_lengths_finding(train: TrainSettings, where: Path | str = "") -> Finding | None:
+def _both_lengths_findings(train: TrainSettings, where: Path | str = "") -> list[Finding]:
     if train.steps is None or train.epochs is None:
-        return None
+        return []
     text = f"train.steps ({train.steps:,}) and train.epochs ({train.epochs:g}) are both set"
     cure = (
         "keep one of the two. In run.yaml, clear the value of the other: write `steps:` or `epochs:` without a value."
     )
-    return finding("config-value", text, expected="only one of them", where=where, cure=cure)
+    return [finding("config-value", text, expected="only one of them", where=where, cure=cure)]
 
 
 def resolve_num_steps(train: TrainSettings, stream: DeterministicSampler) -> int:
     """Steps that the run is to have."""
-    if (item := _both_lengths_finding(train)) is not None:
+    for item in _both_lengths_findings(train):
         raise ConfigError.of(item)
     return stream.steps_for_epochs(train.epochs) if train.epochs is not None else train.steps or DEFAULT_STEPS
 
@@ -604,7 +612,7 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
     graft_folder = RunFolder(run).graft
     if not os.path.isdir(graft_folder):
         cure = ""
-        if format_prepare_command(RunFolder(run), settings).endswith(RECORDINGS_WORD):
+        if lacks_recordings(RunFolder(run), settings):
             quoted = shlex.quote(str(run))
             cure = f"create the graft from the texts: `voxgraft graft {quoted}`. To train it, add recordings: "
             cure += f"`voxgraft go {quoted} --data.sources {RECORDINGS_WORD}`."

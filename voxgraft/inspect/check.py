@@ -28,11 +28,11 @@ from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path, resolve_text_files
 from voxgraft.dataset.indextts2_manifest import StoredCodes, compute_trimmed_lengths, read_npy, read_sibling_durations
 from voxgraft.dataset.run_data import (
-    RECORDINGS_WORD,
     build_sampler,
     compute_set_weights,
     format_prepare_command,
     has_no_data,
+    lacks_recordings,
     load_run_data,
     provenance_findings,
     require_batches_fit,
@@ -520,10 +520,9 @@ def _choose_next_step(path: Path, settings: CheckSettings, findings: Collection[
     run, quoted, codes = RunFolder(path), shlex.quote(str(path)), {item.code for item in findings}
     if {item.code for item in findings if item.level == "error"} - {"graft-missing"}:
         return "fix the errors; training does not start while there is one"
-    prepare = format_prepare_command(run, settings)
     if "graft-missing" in codes:
         # Without recordings there is nothing to train on yet, but the graft can be made of texts.
-        return f"voxgraft graft {quoted}" if prepare.endswith(RECORDINGS_WORD) else f"voxgraft go {quoted}"
+        return f"voxgraft graft {quoted}" if lacks_recordings(run, settings) else f"voxgraft go {quoted}"
     if codes & {"set-missing", "set-incomplete"}:
-        return f"{prepare}; training cannot start without clips"
+        return f"{format_prepare_command(run, settings)}; training cannot start without clips"
     return " ".join([f"voxgraft train {quoted}", *format_override_flags(run, settings)])
