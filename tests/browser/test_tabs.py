@@ -22,6 +22,25 @@ from voxgraft.ui.jobs import ProjectJobs
 if TYPE_CHECKING:
     from tests.support.fixtures import Fixtures
 
+# Gives the page the end of each stream of answers late, as a busy machine may: what it sends until then gets no answer there.
+LATE_END = """() => {
+  const ask = window.fetch, end = 'data: {"msg":"close_stream"', pause = 3000;
+  window.ends = 0;
+  window.fetch = async (...given) => {
+    const answer = await ask(...given);
+    if (!String(given[0].url ?? given[0]).includes("queue/data")) { return answer; }
+    const reader = new TextDecoder(), writer = new TextEncoder();
+    const late = new TransformStream({ async transform(part, stream) {
+      const text = reader.decode(part, { stream: true }), at = text.indexOf(end);
+      stream.enqueue(writer.encode(at < 0 ? text : text.slice(0, at)));
+      if (at < 0) { return; }
+      window.ends += 1;
+      await new Promise(done => setTimeout(done, pause));
+      stream.enqueue(writer.encode(text.slice(at)));
+    } });
+    return new Response(answer.body.pipeThrough(late), { status: answer.status, headers: answer.headers });
+  };
+}"""
 ENDLESS = {"train.steps": "1000000", "train.save_every": "1000000", "train.valid_every": "1000000",
            "train.sample_every": "1000000", "train.log_every": "10"}  # fmt: skip
 
@@ -86,6 +105,26 @@ def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, serve
     assert "--from-step" not in window.value("train-command"), "the next start resumes from the newest step"
     assert not window.console
     assert not window.foreign
+
+
+@pytest.mark.long
+def test_the_page_follows_a_job_although_answers_come_after_the_end_of_their_stream(
+    browser: Any, server: Server
+) -> None:
+    set_run_yaml_values(server.folder / PROJECT, ENDLESS)
+    window = Window(browser, server)
+    window.page.add_init_script(f"({LATE_END})()")
+    window.open(PROJECT, "train")
+    window.command("train", f"voxgraft train {PROJECT}")
+    window.page.locator("#train-start").click()
+    window.page.wait_for_selector("#train-figures .vg-fact >> text=of 1,000,000")
+    seen = _step_shown(window)
+    until(lambda: _step_shown(window) > seen)
+    window.page.locator("#jobs [data-act=stop]").click()
+    window.page.wait_for_selector("#jobs .vg-job", state="detached")
+    window.page.wait_for_selector("#train-figures >> text=ended: stopped on request")
+    assert window.page.evaluate("window.ends") > 3
+    assert not window.console
 
 
 def _step_shown(window: Window) -> int:

@@ -127,6 +127,8 @@ def _wire_tabs(context: PageContext, active: Any, bar: Any) -> None:
     registered for these events is called when the part changes.
     """
     activated: list[Any] = []
+    # Pressed by the page's script only to open the next stream of answers.
+    context.wire([gr.Button(visible="hidden", elem_id="next-answers").click], lambda: None, [], [])
     for tab in TABS:
         button = gr.Button(visible="hidden", elem_id=f"poll-{tab}")
         known = gr.State({})
