@@ -47,6 +47,13 @@ RunWithFlags = Annotated[
 ]
 RunWithSettings = Annotated[Path, Field(description="Folder of the run, with its run.yaml.")]
 OverwriteOutput = Annotated[bool, Field(description="Replace the output if it exists.")]
+TrainingConfig = Annotated[
+    Path | None,
+    Field(
+        description="Training config of the checkpoint: the config file of its trainer, or a script with the training "
+        "command. Its sizes and token ids are checked."
+    ),
+]
 ResultVariant = Annotated[
     EvaluatedVariant | None,
     Field(
@@ -55,7 +62,12 @@ ResultVariant = Annotated[
     ),
 ]
 SavedStep = Annotated[
-    int | None, Field(ge=0, description="Saved step of the run to use. Default: the graft with its best weights.")
+    int | None,
+    Field(
+        ge=0,
+        description="Saved step of the run to use. Default: the training result (see --variant), made from the best "
+        "step.",
+    ),
 ]
 
 
@@ -96,16 +108,15 @@ class CheckSettings(RunSettings):
     """Folder of the run. Without it, only the given files are checked."""
     checkpoint: Path | None = None
     """Extended or trained checkpoint of any program. It is compared with the base and the tokenizer."""
-    base_config: Path | None = None
-    """Config file of another trainer, or a script with its training command. Its sizes and token ids are checked."""
+    base_config: TrainingConfig = None
     prepared: Path | None = None
     """Folder with training data of another trainer (text_ids/*.npy). Its text ids are checked."""
     speak: bool = False
-    """Compare the base's files with the published ones, and speak a sentence in up to three of its languages."""
+    """Speak a sentence in up to three base languages, and compare the base's files with the published ones."""
     voice: Path | None = None
     """With --speak: recording of the voice to clone. Default: the base's own voice, else a bundled recording."""
     recognizer: str | None = None
-    """With --speak: speech recognizer; values as for `evaluate`. Default: the first that knows the language."""
+    """With --speak: speech recognizer; values and default as for `evaluate`."""
 
 
 class TrainCommandSettings(RunSettings):
@@ -234,7 +245,7 @@ class CleanSettings(Settings):
     run: Path
     """Folder of the run."""
     keep: int = Field(1, ge=1)
-    """Number of latest steps to keep. The first and the best are always kept."""
+    """Number of latest saved steps to keep. The first and the best step are always kept."""
     yes: bool = False
     """Remove without asking. Required without a terminal and with --json or --quiet."""
 
@@ -245,7 +256,7 @@ class PlotSettings(Settings):
     runs: tuple[Path, ...] = Field(min_length=1)
     """Folders of runs. With several runs, the chart compares their held-out losses."""
     output: Path | None = None
-    """Path of the PNG and SVG files, without suffix. Default: RUN/curves; for several runs, curves."""
+    """Path of the PNG and SVG files, without suffix. Default: RUN/curves; for several runs, ./curves."""
     overwrite: bool = False
     """Replace existing files. Those in a run folder are always replaced."""
 
@@ -265,9 +276,9 @@ class EvaluateSettings(Settings):
     variant: ResultVariant = None
     step: SavedStep = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language. Needed only if the files of the model do not name it."""
+    """Code of the new language. Needed only if the files of the model do not name the language."""
     languages: tuple[str, ...] = ()
-    """Base languages to evaluate. Default: all that have sentences."""
+    """Base languages to evaluate. Default: all base languages with test sentences."""
     sentences: tuple[Path, ...] = ()
     """Files of test sentences, named by language: am.txt, am.tsv. Default: built-in sentences, else held-out texts."""
     max_sentences: int = Field(100, ge=2)
@@ -279,18 +290,21 @@ class EvaluateSettings(Settings):
     """Voices: names, or audio files to clone. Default: held-out clips of the run, else the base's voices."""
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation. Its results are written to RUN/eval/NAME."""
-    output: Path | None = None
-    """New folder for the results. Required if MODEL is not a run. Default: RUN/eval/NAME, replaced if it exists."""
+    output: Path | None = Field(
+        None,
+        description="New folder for the results. Required if MODEL is not a run. Default: RUN/eval/default, or another "
+        "name set by --name; earlier results there are replaced.",
+    )
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language with audio players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
     listening_test: bool = False
-    """Write no report, but a blind listening test (A/B) for several people, in RUN/eval/default-listening."""
+    """Write a blind listening test (A/B) for several people instead of a report, to RUN/eval/default-listening."""
     listening_against: str = Field(
         LISTENING_BASE,
-        description="With --listening-test: system to compare with: base, recordings (held-out clips), or the folder "
-        "of a model or of WAV files.",
+        description="With --listening-test: system to compare with: base, recordings (held-out clips), or a folder "
+        "with a model or WAV files.",
     )
     listening_pairs: int = Field(20, ge=2, le=200)
     """With --listening-test: number of A/B pairs. Each language gets an equal share."""
@@ -340,8 +354,12 @@ class SpeakSettings(Settings):
     family: FamilyOfBase = None
     variant: ResultVariant = None
     step: SavedStep = None
-    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of the texts. It selects tokenizer and adapter. Default: that of the run or of the only graft."""
+    language: str | None = Field(
+        None,
+        pattern=LANGUAGE_PATTERN,
+        description="Language of the texts. It selects tokenizer and adapter. Default: that of the run, or of the "
+        "graft if there is only one.",
+    )
     voice: str | None = None
     """Voice: a name, or an audio file to clone. Default: the base's first voice, else a clip of the run."""
     exaggeration: float | None = Field(None, ge=0, le=5)
@@ -369,7 +387,7 @@ class SpeakSettings(Settings):
     split: bool = True
     """Split long texts into sentences, and long sentences into parts."""
     pause: float = Field(0.3, ge=0, le=10)
-    """Pause between sentences, in seconds. Pauses inside a sentence are half, pauses between paragraphs double."""
+    """Pause between sentences, in seconds. Pauses are half as long inside a sentence, twice between paragraphs."""
     batch: int = Field(16, ge=1, le=1024)
     """Maximum number of sentences that are decoded together."""
     output: Path | None = Field(
@@ -414,7 +432,7 @@ class UiSettings(Settings):
     port: int = Field(7860, ge=1, le=65_535)
     """Port to listen on."""
     names: tuple[str, ...] = ()
-    """Further host names by which browsers reach the page, for example gpu-box.local. Others are refused."""
+    """Further host names by which browsers reach the page, for example gpu-box.local. All other names are refused."""
     password_file: Path | None = None
     """File whose first line is the password. Default: the environment variable VOXGRAFT_UI_PASSWORD, else a prompt."""
     max_upload: int = Field(4096, ge=1, le=1_000_000)
@@ -427,11 +445,11 @@ class ServeSettings(Settings):
     """Models, voices, address and limits of the server."""
 
     model: tuple[Path, ...] = ()
-    """Runs or grafts (different languages, the same base), or one export, or a base. Default: the built-in base."""
+    """Runs or grafts of the same base for different languages, one export, or a base. Default: the built-in base."""
     base: Path | None = None
     """Folder of the base. Default: the base of the runs. Required for grafts, except those of the built-in base."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language to use if a request names none and its text fits several. Default: such requests are refused."""
+    """Language of requests that name none and whose text fits several. Default: such requests are refused."""
     voices: Path | None = None
     """Folder with recordings to clone: NAME.wav becomes the voice NAME."""
     voice: str | None = None
@@ -441,7 +459,7 @@ class ServeSettings(Settings):
     port: int = Field(8000, ge=0, le=65_535)
     """Port to listen on; 0: any free port."""
     names: tuple[str, ...] = ()
-    """Further host names by which clients reach the server, for example gpu-box.local. Others are refused."""
+    """Further host names by which clients reach the server, for example gpu-box.local. All other names are refused."""
     key_file: Path | None = None
     """File whose first line is the API key. Default: the environment variable VOXGRAFT_API_KEY."""
     batch: int = Field(32, ge=1, le=1024)
@@ -492,7 +510,7 @@ class CompanionSettings(Settings):
     name: CompanionName
     """Family of the original program."""
     checkout: Path | None = None
-    """IndexTTS-2: folder of its source code, which contains indextts/. The others are installed as packages."""
+    """IndexTTS-2: folder of its source code, which contains indextts/. Other programs are installed as packages."""
     python: Path | None = None
     """Python interpreter of the environment. Default: the one that runs voxgraft. Tested with 3.11."""
     pip_flags: tuple[str, ...] = ()
@@ -510,13 +528,16 @@ class ExportSettings(Settings):
     """Folder of a run or of a graft. A graft requires --base."""
     to: ExportKind | None = Field(
         None,
-        description="Target: graft (to share), peft, or a family (for its original package). Default: graft; in merged "
-        "mode, the family of the base.",
+        description="Target: graft (to share), peft, or a family (for its original package). Default: graft, or the "
+        "base's family if the run was trained with train.mode merged.",
     )
     drop_in: bool = False
-    """Chatterbox: write a model that the original package loads without load.py. It speaks only the new language."""
-    parts: ExportParts = "both"
-    """Checkpoints to write. extended: without the adapter, for old languages. merged: with it, for the new language."""
+    """Chatterbox: write one model that the original package loads without changes. It speaks only the new language."""
+    parts: ExportParts = Field(
+        "both",
+        description="Checkpoints to write. extended: without the adapter, for old languages. merged: with the adapter, "
+        "for the new language.",
+    )
     base: Path | None = None
     """Folder of the base. Default: the run's base."""
     family: FamilyOfBase = None
@@ -527,7 +548,7 @@ class ExportSettings(Settings):
     output: Path | None = None
     """Folder of the export. Default: RUN/export/TARGET."""
     overwrite: bool = False
-    """Replace the output if it exists. The old one is kept as NAME.previous."""
+    """Replace the output if it exists. The old output is kept as NAME.previous."""
     data_licence: str | None = Field(None, max_length=2000)
     """Licence of the recordings and texts. Default: you are asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
@@ -575,8 +596,11 @@ class GoSettings(RunSettings):
     """Last stage to run: import, split, graft, prepare, check, train, evaluate or export. Default: all."""
     dry_run: bool = False
     """Show which stages would run and why, and exit without running."""
-    when_changed: WhenChanged = "stop"
-    """What to do if a change requires new training. stop: end with an error. fresh: start over. keep: do not train."""
+    when_changed: WhenChanged = Field(
+        "stop",
+        description="What to do if a changed setting or file requires new training. stop: end with an error. fresh: "
+        "start training over. keep: do not train.",
+    )
     reimport: bool = False
     """Stage import: import changed sources again. Unchanged clips keep their ids and splits."""
     sentences: tuple[Path, ...] = ()
@@ -584,7 +608,7 @@ class GoSettings(RunSettings):
     max_sentences: int = Field(100, ge=2)
     """Stage evaluate: maximum number of sentences per language."""
     to: ExportKind | None = None
-    """Stage export: target, as for `export`. Default: graft; in merged mode, the family of the base."""
+    """Stage export: target, as for `export`. Default: graft, or the base's family if train.mode is merged."""
     data_licence: str | None = Field(None, max_length=2000)
     """Stage export: licence of the recordings and texts. Default: you are asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
@@ -629,7 +653,7 @@ class DiagnoseSettings(Settings):
     """The checkpoint, its base and tokenizer, and the report."""
 
     checkpoint: Path
-    """Checkpoint of any trainer (.safetensors, .pt, .pth), a folder with one, or a run. It is never changed."""
+    """Checkpoint of any trainer (.safetensors, .pt, .pth), a folder that has one, or a run. It is never changed."""
     base: Path | None = None
     """Folder of the base that the checkpoint was trained from, or tiny. Default: the base of the run."""
     tokenizer: Path | None = None
@@ -639,8 +663,7 @@ class DiagnoseSettings(Settings):
     """Code of the new language. With --tokenizer, sentences of the language are checked for unknown tokens."""
     texts: tuple[Path, ...] = ()
     """Text files of the new language to check for unknown tokens. Default: built-in sentences."""
-    base_config: Path | None = None
-    """Config file of the trainer that wrote the checkpoint, or a script with its training command."""
+    base_config: TrainingConfig = None
     prepared: Path | None = None
     """Folder with the data that the checkpoint was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True
@@ -668,15 +691,18 @@ class RepairSettings(Settings):
     """New file: NAME.safetensors, or a torch archive (.pt, .pth, .bin, .ckpt)."""
     overwrite: bool = False
     """Replace the output and its report if they exist."""
-    tokenizer: Path | None = None
-    """Extended tokenizer, to initialize rows of new tokens again. Without it: the mean of all rows."""
+    tokenizer: Path | None = Field(
+        None,
+        description="Extended tokenizer. With it, rebuilt new rows are initialized as --rows.init says. Without it, "
+        "they become the mean of all base rows.",
+    )
     family: FamilyOfBase = None
     only: tuple[RepairName, ...] = Field(
         (),
-        description="Repairs to make. rows: restore base rows. spare: move the base's unused row back to the end "
-        "(IndexTTS-2). head: add rows to a head that was not extended. missing: restore lost or broken tensors. grow: "
-        "add rows for tokens without one. body: interpolate the backbone (needs --body or --choose). Default: those "
-        "that `diagnose` names.",
+        description="Repairs to make. rows: restore base rows. spare: IndexTTS-2 has one unused row at the end of its "
+        "text embedding; if new rows were added after it, move it back to the end. head: add rows to a head that was "
+        "not extended. missing: restore lost or broken tensors. grow: add rows for tokens that have none. body: "
+        "interpolate the backbone (needs --body or --choose). Default: those that `diagnose` names.",
     )
     body: Annotated[float, Field(ge=0, le=1)] | None = None
     """Interpolation of the backbone between the base (0) and the checkpoint (1)."""

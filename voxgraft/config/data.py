@@ -43,8 +43,13 @@ class DataImportSettings(Settings):
     speaker_from: SourceSpeaker = "auto"
     reimport: bool = False
     """Import changed sources again. Unchanged clips keep their ids and splits."""
-    max_left_out: float = Field(0.2, ge=0, le=1)
-    """Maximum share of unusable lines, and of unusable sources. If one of the two is larger, the exit code is 1."""
+    max_left_out: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Maximum share of unusable lines in the sources, and of unusable sources. If either share is above "
+        "this maximum, the exit code is 1.",
+    )
     cut: CutMethod = "pauses"
     """Places to cut: pauses (at the best pause near the subtitle times) or times (at exactly these times)."""
     activity: VadBackend = "energy"
@@ -99,7 +104,7 @@ class DataRemoveSettings(Settings):
 
     dataset: DatasetFolder
     recording: tuple[str, ...] = ()
-    """Names of recordings to remove. The name of an imported list means all its recordings."""
+    """Names of recordings to remove. The name of an imported transcript list removes all recordings in it."""
     speaker: tuple[str, ...] = ()
     """Names of speakers to remove."""
     clip: tuple[str, ...] = ()
@@ -115,7 +120,7 @@ class DataSpeakersSettings(Settings):
 
     dataset: DatasetFolder
     voices: Path | None = None
-    """Folder of Chatterbox's base, or its ve.safetensors. Its voice encoder finds the speakers of unnamed clips."""
+    """Folder of Chatterbox's base, or its ve.safetensors: a voice encoder that tells speakers without names apart."""
     rename: tuple[str, ...] = ()
     """Names to change, each as OLD=NEW. Speakers that get the same NEW are merged."""
 
@@ -142,9 +147,9 @@ class QualitySettings(Settings):
     bandwidth: float = Field(5_000.0, ge=0)
     """Minimum bandwidth, in hertz. Telephone speech has about 3,400, at any sample rate."""
     script: float = Field(0.6, ge=0, le=1)
-    """Minimum share of the letters that are in the script of the language."""
+    """Minimum share of a text's letters that belong to the script of the language."""
     outlier: float = Field(4.5, gt=0)
-    """Maximum difference between the pace of a clip and of its speaker, in robust standard deviations."""
+    """Maximum difference between a clip's pace and its speaker's median pace, in robust standard deviations."""
     same_text: int = Field(8, ge=1)
     """Maximum number of clips of one speaker with the same sentence."""
 
@@ -164,15 +169,18 @@ class DataReportSettings(Settings):
 
 
 class DataSplitSettings(Settings):
-    """Shares and units of the split."""
+    """Sizes of the splits, and which clips stay together."""
 
     dataset: DatasetFolder
     validation: float = Field(0.05, ge=0, lt=1)
     """Share of the recorded time for validation."""
     test: float = Field(0.05, ge=0, lt=1)
     """Share of the recorded time for testing."""
-    by: SplitBy = "auto"
-    """Unit that stays together: recording, speaker, or part of a recording. auto: recording; if there are few, part."""
+    by: SplitBy = Field(
+        "auto",
+        description="Unit that is never divided: recording, speaker, or part of a recording. auto: recording, or part "
+        "of a recording if there are too few recordings.",
+    )
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """Seed of the random choice. The same seed gives the same split."""
 
@@ -188,9 +196,13 @@ class DataVerifySettings(Settings):
     dataset: DatasetFolder
     recognizer: RecognizerName = "built-in"
     worst: float = Field(0.1, gt=0, le=1)
-    """Share of the clips to list: those whose texts fit worst. Listed clips are not rejected."""
-    outlier: float = Field(4.5, gt=0)
-    """Maximum difference of text and transcript, in robust standard deviations above the median of the language."""
+    """Share of the clips to list: those whose texts fit the audio worst. --outlier decides which clips are rejected."""
+    outlier: float = Field(
+        4.5,
+        gt=0,
+        description="Maximum difference between text and transcript, in robust standard deviations above the median of "
+        "all clips in the language. Clips above it are rejected.",
+    )
 
 
 class _RecordingSettings(Settings):
@@ -222,8 +234,13 @@ class DataAlignSettings(_RecordingSettings):
     text: Path
     """Text file. Sentences end at punctuation such as . ! ? ። and at empty lines."""
     dataset: DatasetFolder
-    threshold: float = Field(0.55, gt=0, lt=1)
-    """Minimum share of a sentence's sounds that the recognizer must find at its place. Others are rejected."""
+    threshold: float = Field(
+        0.55,
+        gt=0,
+        lt=1,
+        description="Minimum share of a sentence's sounds that the recognizer must find in the part of the recording "
+        "that belongs to the sentence. Sentences below it are rejected.",
+    )
     encoding: TextEncoding = None
     lead: float = Field(0.10, ge=0, le=1)
     """Silence to keep before the first word, in seconds."""

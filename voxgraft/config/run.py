@@ -69,8 +69,8 @@ LanguageTexts = Annotated[
 ProofTexts = Annotated[
     tuple[Path, ...],
     Field(
-        description="Text files of base languages (en.txt, fr.txt ...), to test that the tokenizer encodes them as "
-        "before. They are tested in addition to the built-in sentences."
+        description="Text files of base languages (en.txt, fr.txt ...), to test that the extended tokenizer gives "
+        "them the same ids as the base's tokenizer. Built-in sentences are always tested as well."
     ),
 ]
 ComputeDevice = Annotated[
@@ -100,8 +100,8 @@ SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
         description="How to tell speakers apart if the sources do not name them. folder: each folder is one speaker. "
-        "file: each audio file is one speaker. recording: clips cut from the same recording "
-        "have one speaker, also if they are separate files. "
+        "file: each audio file is one speaker. recording: all clips of one original recording have one speaker, even "
+        "if each clip is a file of its own. "
         "auto: each recording with subtitles, each transcript list and each folder of clips is one speaker."
     ),
 ]
@@ -135,11 +135,12 @@ class RowSettings(Settings):
     init: RowInit = Field(
         "romanised",
         description="Initial value of a new row. romanised: mean of the base rows for the token's Latin spelling. "
-        "script-mean: mean of the rows of the base's letters in the token's script; if there are none, of all its "
-        "letters. mean: mean of all base rows. random: noise with the mean and standard deviation of the base rows.",
+        "script-mean: mean of the base rows for tokens in the script of the new token; if the base has none, mean of "
+        "the base rows for all tokens made of letters. mean: mean of all base rows. random: noise with the mean and "
+        "standard deviation of the base rows.",
     )
     noise: float = Field(0.05, ge=0, le=1)
-    """Noise that makes new rows differ, as a fraction of the standard deviation of the base rows."""
+    """Noise that makes new rows differ from each other, as a fraction of the standard deviation of the base rows."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of the noise."""
 
@@ -153,8 +154,13 @@ class DataSettings(Settings):
     """Name of the speaker, if there is only one. Default: the names in the sources, else as set by speaker_from."""
     speaker_from: SourceSpeaker = "auto"
     encoding: TextEncoding = None
-    max_left_out: float = Field(0.2, ge=0, le=1)
-    """Maximum share of unusable lines, and of unusable sources. If one of the two is larger, the import fails."""
+    max_left_out: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Maximum share of unusable lines in the sources, and of unusable sources. If either share is above "
+        "this maximum, the import fails.",
+    )
     dataset: Path | None = None
     """Folder of the run's dataset: manifest.jsonl and clips. Default: RUN/data."""
     train: tuple[Path, ...] = ()
@@ -170,16 +176,23 @@ class DataSettings(Settings):
         description="Text files of base languages (en.txt, fr.txt ...). The base speaks them, and this speech is the "
         "replay data. Default: built-in sentences.",
     )
-    self_replay: int | None = Field(None, ge=0)
-    """Number of sentences that the base speaks as replay data. Default: 400 in merged mode without data.replay."""
+    self_replay: int | None = Field(
+        None,
+        ge=0,
+        description="Merged mode: number of sentences that the base speaks as replay data. Default: 400; with "
+        "data.replay but without data.replay_texts, 0.",
+    )
     replay_share: float = Field(0.25, gt=0, lt=1)
-    """Share of replay data in every step."""
+    """Share of the tokens in every step that comes from replay data."""
     min_prompt_seconds: float = Field(3.0, ge=0)
-    """Minimum length of voice prompts, in seconds. Speakers without such a clip use shorter ones."""
+    """Minimum length of voice prompts, in seconds. Speakers without a clip of this length use shorter ones."""
     allow_overlap: bool = False
     """Train even if held-out clips are also training clips. The held-out loss is then too low to be trusted."""
-    single_clip_speakers: SingleClipPolicy = "leave-out"
-    """Speakers with a single clip. leave-out: do not train on it. own: use it as its own prompt (may teach copying)."""
+    single_clip_speakers: SingleClipPolicy = Field(
+        "leave-out",
+        description="What to do with the clip of a speaker who has only one. leave-out: do not train on the clip. own: "
+        "use the clip as its own voice prompt, from which the model may learn to copy the prompt.",
+    )
 
 
 _OPTIONS, _INTERVALS = TrainOptions(), TrainIntervals()
@@ -261,9 +274,9 @@ class TrainSettings(Settings):
     sample_every: int = Field(_INTERVALS.sample_every, ge=1)
     """Number of steps between audio samples."""
     sample_texts: tuple[str, ...] = ()
-    """Sentences of the audio samples, each as LANGUAGE:TEXT. Default: one in the new language, two in old ones."""
+    """Sentences of the audio samples, each as LANGUAGE:TEXT. Default: one in the new language, two in old languages."""
     sample_sound: bool = True
-    """Write the samples as WAV files, too, if the base has a vocoder. Otherwise only their codes are written."""
+    """Write the samples as WAV files, too, if the base has a vocoder. Otherwise only speech codes are written."""
     listen_every: int = Field(
         _INTERVALS.listen_every,
         ge=0,
@@ -271,7 +284,7 @@ class TrainSettings(Settings):
         "step with the lowest error rate becomes the best step.",
     )
     recognizer: str | None = None
-    """Speech recognizer for listen_every; values as for `evaluate`. Default: built-in if it knows the language."""
+    """Speech recognizer for listen_every; values as for `evaluate`. It must know the language. Default: built-in."""
     keep_last: int = Field(_INTERVALS.keep_last, ge=1)
     """Number of saved steps to keep: the latest ones. The first and the best step are kept as well."""
     patience: int = Field(_INTERVALS.patience, ge=0)
@@ -284,8 +297,12 @@ class TrainSettings(Settings):
     """Merged mode: weight of the KL divergence from the base, measured on replay data."""
     retention_bound: float | None = Field(0.05, gt=0)
     """Merged mode: maximum increase of a base language's validation loss (0.05: 5 %). Beyond it, training stops."""
-    interpolate: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
-    """Merged mode: mixtures of base (0) and trained model (1) to validate after training. The best one is kept."""
+    interpolate: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        (0.25, 0.5, 0.75, 1.0),
+        min_length=1,
+        description="Merged mode: mixtures of base (0) and trained model (1) to validate after training. Of those "
+        "within train.retention_bound, the best one in the new language is kept.",
+    )
 
 
 class EvaluationSettings(Settings):

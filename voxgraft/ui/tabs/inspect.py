@@ -59,7 +59,6 @@ CURE_COMMANDS: dict[str, tuple[str, str]] = {
 FOREIGN_NEEDS = {"a checkpoint", "an old config", "data of another trainer"}
 DIAGNOSABLE_PATHS = PathFilter(endings=CHECKPOINT_PATHS.endings, mark="run.yaml")
 VERDICT_KINDS = {"RESUME": "good", "REPAIR": "warn", "START FRESH": "bad"}
-BASE_CONFIG_HELP = "Config of the trainer that wrote the checkpoint, or a file with the command that started it."
 # More of them make the page slow; the report has all.
 MAX_FINDINGS = 30
 
@@ -97,7 +96,7 @@ def build_preflight_tab(context: PageContext) -> None:
         form = CommandForm(context, "check", json=True)
         with gr.Accordion("Also files of other trainers", open=False), gr.Row():
             form.add("checkpoint", sought=CHECKPOINT_PATHS)
-            form.add("base_config", sought=CONFIG_PATHS, info=BASE_CONFIG_HELP)
+            form.add("base_config", sought=CONFIG_PATHS)
             form.add("prepared", sought=FOLDER_PATHS)
         form.finish("Check")
         verdict = gr.HTML(elem_id="check-verdict", elem_classes=["vg-live"])
@@ -224,7 +223,7 @@ def build_diagnose_tab(context: PageContext) -> None:
         with gr.Accordion("More inputs, transcription", open=False):
             with gr.Row():
                 form.add("texts", sought=TEXT_PATHS)
-                form.add("base_config", sought=CONFIG_PATHS, info=BASE_CONFIG_HELP)
+                form.add("base_config", sought=CONFIG_PATHS)
                 form.add("prepared", sought=FOLDER_PATHS)
                 form.add("family")
             form.add_all(("listen", "max_sentences", "seed"))
