@@ -277,7 +277,7 @@ def test_a_tokenizer_trained_afresh_has_moved_specials_and_unknown_on_a_deleted_
     path.write_bytes(fresh.SerializeToString())
     result = checked(tokenizer=path, base=index.base.folder)
     assert {"special-ids-moved", "piece-on-deleted-id", "tokenizer-not-grown"} <= codes(result, "error")
-    assert "<unk> is on 0" in found(result, "special-ids-moved")
+    assert "<unk> has id 0" in found(result, "special-ids-moved")
     assert "'<unk>' has id 0, which the original program deletes" in found(result, "piece-on-deleted-id")
 
 

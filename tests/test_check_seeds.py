@@ -144,7 +144,7 @@ def test_seed_001_masked_rows_that_weight_decay_shrank_are_found_with_the_random
         result, "base-rows-shrunk"
     )
     assert {"new-rows-random", "spare-row"} <= codes(result, "note")
-    assert "row 12,000, of the first new token (ሀ), started as a copy of the base's unused row" in found(
+    assert "row 12,000 (first new token, ሀ) started as a copy of the base's unused row" in found(
         result, "spare-row-copied"
     )
 
@@ -165,8 +165,7 @@ def test_seed_001_the_spare_row_on_the_first_new_piece_is_named(
     result = checked(base=index.folder, tokenizer=amharic, checkpoint=checkpoint)
     assert codes(result, "error") == {"spare-row-copied"}
     assert found(result, "spare-row-copied").startswith(
-        "row 12,000, of the first new token (ሀ), is a bit-identical copy of the base's unused row in "
-        + ", ".join(TABLES)
+        "row 12,000 (first new token, ሀ) is a bit-identical copy of the base's unused row in " + ", ".join(TABLES)
     )
 
 

@@ -458,7 +458,7 @@ def _fit_table(checkpoint: Checkpoint, name: str, table: TableGrowth) -> TensorG
     rows = table.base_rows + table.spare_rows
     if min(table.base_rows, table.spare_rows) < 0 or info.shape[0] != rows:
         found = f"{name} has {info.shape[0]:,} rows"
-        expected = f"{rows:,} rows, for {table.base_rows:,} tokens and {table.spare_rows} unused"
+        expected = f"{rows:,} rows ({table.base_rows:,} tokens and {table.spare_rows} unused rows)"
         raise _growth_error("growth-rows", found, checkpoint, expected=expected)
     if new.dtype != np.float32 or new.ndim != len(info.shape) or new.shape[1:] != info.shape[1:]:
         found = f"the new rows of {name} are {new.dtype} {list(new.shape)}"

@@ -495,7 +495,7 @@ def build_import_options(settings: DataImportSettings) -> ImportOptions:
             longest = min(longest, max_codes / kind.code_hz)
     if settings.shortest >= longest:
         found = f"shortest is {settings.shortest} s and longest {longest:g} s"
-        cure = "reduce --shortest, or increase --longest (without it, --family may limit the length)."
+        cure = "reduce --shortest, or increase --longest (if --longest is not set, --family can limit the length)."
         raise ConfigError("config-value", found, expected="--shortest below --longest", cure=cure)
     cut = CutOptions(
         settings.shortest, longest, settings.lead, settings.tail, settings.join_gap, settings.cut == "pauses"

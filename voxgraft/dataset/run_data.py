@@ -381,9 +381,7 @@ def _both_lengths_findings(train: TrainSettings, where: Path | str = "") -> list
     if train.steps is None or train.epochs is None:
         return []
     text = f"train.steps ({train.steps:,}) and train.epochs ({train.epochs:g}) are both set"
-    cure = (
-        "keep one of the two. In run.yaml, clear the value of the other: write `steps:` or `epochs:` without a value."
-    )
+    cure = "keep one of these settings. In run.yaml, write the other one without a value: `steps:` or `epochs:`."
     return [finding("config-value", text, expected="only one of them", where=where, cure=cure)]
 
 

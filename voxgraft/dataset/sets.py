@@ -334,7 +334,7 @@ def check_text_tokenization(clips: ClipDataset, encode_text: EncodeText) -> list
         else f"{len(ids)} ids"
     )
     names = format_clip_names([clips.infos[clip].id for clip in different])
-    text = f"{len(different):,} of {len(compared):,} texts have other stored ids than this tokenizer gives: {names}"
+    text = f"{len(different):,} of {len(compared):,} texts have stored ids that differ from this tokenizer's: {names}"
     text += f" (the first: {first!r:.80}, {difference})"
     level: Level = "error" if len(different) > MIN_ERROR_SHARE * len(compared) else "warning"
     return [finding("clips-other-tokenizer", text, expected="0", where=clips.name, level=level)]
@@ -432,7 +432,7 @@ def check_prompt_copies(sets: Sequence[ClipDataset], stream: DeterministicSample
             copies.append(f"{own.infos[item.clip].id} by {sets[where].infos[prompt].id}")
     if not copies:
         return []
-    text = f"{len(copies):,} of {len(items):,} prompts have the same codes as their target: {format_clip_names(copies)}"
+    text = f"{len(copies):,} of {len(items):,} prompts have the same codes as their clip: {format_clip_names(copies)}"
     share = len(copies) / len(items)
     level: Level = "error" if share >= MIN_ERROR_SHARE else "warning" if share >= MIN_WARNING_SHARE else "note"
     return [finding("prompt-is-target", text, expected="another recording", level=level)]

@@ -186,7 +186,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult | ListeningTestResult
     """Compare a run, a graft, a merged model or a checkpoint with its base, by measurements or in a listening test."""
     if settings.listening_against != LISTENING_BASE and not settings.listening_test:
         found = "--listening-against is given without --listening-test"
-        raise ConfigError("config-value", found, expected="both, for a listening test, or neither, for scores")
+        raise ConfigError("config-value", found, expected="both flags for a listening test, neither flag for scores")
     if settings.listening_test and settings.recordings:
         found, expected = (
             "--recordings cannot be used for a listening test",

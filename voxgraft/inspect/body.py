@@ -660,7 +660,7 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
             text = (
                 f"the optimizer state has moments of shape {list(unmatched[0])}, but {info.name} is {list(info.shape)}"
             )
-            cure = "in the other trainer, start a new optimizer. voxgraft uses no optimizer state of others."
+            cure = "in the other trainer, start a new optimizer. voxgraft never uses the state of another one."
             findings.append(finding("moments-mismatch", text, where=where, cure=cure, level="warning"))
     if nonfinite_tables := [moment.tensor for moment in rows if not moment.finite]:
         text = f"the optimizer's moments of {', '.join(nonfinite_tables)} are not finite"

@@ -226,7 +226,7 @@ def repair(settings: RepairSettings) -> RepairResult:
             if language is not None and language not in (listening_test.language, *family.languages):
                 why = listening_test.transcriber.why_unsupported(language)
                 found = f"--language is {language}, but {why or 'there are no sentences to speak in it'}"
-                unspoken = f"{found}: only old languages are spoken for the choice"
+                unspoken = f"{found}: only old languages are spoken to choose the mix"
             tried = _try_points(settings, parts, repairs, listening_test)
             repairs = replace(repairs, share=select_best_point(tried, listening_test.language).share)
         tensors, done = plan_repair(parts, repairs)
@@ -295,7 +295,7 @@ def _require_language_of_tokenizer(settings: RepairSettings, family: Family, fil
         raise ConfigError("config-value", found, expected="--choose", where="command line", cure=cure)
     if settings.tokenizer is None:
         found = f"--language is {language}, but --tokenizer (the tokenizer with this language) is not given"
-        cure = "add --tokenizer FILE. Or leave out --language; then only old languages are spoken for the choice."
+        cure = "add --tokenizer FILE. Or leave out --language: then only old languages are spoken to choose the mix."
         raise ConfigError("config-missing", found, expected="--tokenizer FILE", where="command line", cure=cure)
     tokenizer, tag = open_tokenizer(settings.tokenizer), family.tag(language)
     if tag is not None and not tokenizer.has_control_token(tag):

@@ -222,7 +222,7 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
         elif is_spare_copy(spare[0], rows):
             similar.append(new.info.name)
     piece = subject.grown.shown(pieces) if subject.grown else f"<{pieces}>"
-    head = f"row {pieces:,}, of the first new token ({piece}),"
+    head = f"row {pieces:,} (first new token, {piece})"
     where = subject.settings.checkpoint or ""
     if any(not name.endswith(".bias") for name in copied):  # two biases may be equal by chance
         found = f"{head} is a bit-identical copy of the base's unused row in {', '.join(copied)}"
@@ -253,7 +253,7 @@ def _last_row_findings(subject: CheckSubject, pieces: int) -> list[Finding]:
     piece = subject.grown.shown(num_rows - 1) if subject.grown else f"<{num_rows - 1}>"
     how = "is a copy of the base's last row" if same else "started as a copy of the base's last row"
     names = ", ".join(new.info.name for _, new in tables)
-    found = f"row {num_rows - 1:,}, of the last new token ({piece}), {how} in {names}"
+    found = f"row {num_rows - 1:,} (last new token, {piece}) {how} in {names}"
     return [finding("last-row-copied", found, where=subject.settings.checkpoint or "")]
 
 

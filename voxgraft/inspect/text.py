@@ -571,13 +571,15 @@ def pronunciation_findings(graft: Graft) -> list[Finding]:
     changed = {word: now for word in read_pronunciations(path) if (now := rules.normalize_word(word)) != word}
     if not changed:
         return []
-    shown = ", ".join(f"{word!r:.40} as {now!r:.40}" for word, now in list(changed.items())[:_NUM_EXAMPLES])
+    shown = ", ".join(f"{word!r:.40} becomes {now!r:.40}" for word, now in list(changed.items())[:_NUM_EXAMPLES])
     found = f"normalization changes {pluralize(len(changed), 'listed word')}: {shown}"
     if path.parent != graft.folder:
         return [
-            finding("pronunciations-changed", f"{found}; texts are matched in this spelling", where=path, level="note")
+            finding(
+                "pronunciations-changed", f"{found}; the list is used with the new spelling", where=path, level="note"
+            )
         ]
-    return [finding("pronunciations-changed", f"{found}; the graft's list never matches them", where=path)]
+    return [finding("pronunciations-changed", f"{found}; in the graft's list these words are never found", where=path)]
 
 
 def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") -> list[Finding]:
@@ -637,8 +639,8 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     if family is None:
         return findings
     if moved := {piece: at for piece, at in family.special_ids.items() if ids.get(piece) != at}:
-        now = ", ".join(f"{piece} is {f'on {ids[piece]}' if piece in ids else 'missing'}" for piece in moved)
-        expected = ", ".join(f"{piece} on {at}" for piece, at in moved.items())
+        now = ", ".join(f"{piece} {f'has id {ids[piece]}' if piece in ids else 'is missing'}" for piece in moved)
+        expected = ", ".join(f"{piece} with id {at}" for piece, at in moved.items())
         findings.append(finding("special-ids-moved", now, expected=expected, where=where))
     own = {at: piece for piece, at in family.special_ids.items()}
     for at in sorted(family.deleted_ids):

@@ -203,9 +203,9 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
         return fitting[0]
     found = f"{seen.path.name} has text rows for {pieces:,} tokens, but "
     if fitting:
-        found += f"several tokenizers have this size: {', '.join(path.name for path in fitting)}"
+        found += f"several tokenizers have this number of tokens: {', '.join(path.name for path in fitting)}"
         raise FileError("base-several", found, where=folder)
-    found += "no tokenizer in the folder has this size" + (f" ({', '.join(others)})" if others else "")
+    found += "no tokenizer in the folder has this number" + (f" ({', '.join(others)})" if others else "")
     raise FileError("base-file-missing", found, expected="the tokenizer that belongs to the checkpoint", where=folder)
 
 

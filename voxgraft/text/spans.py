@@ -48,9 +48,9 @@ def split_spans(text: str, is_language: Callable[[str], bool]) -> Parts | None:
         at = found.start() + 1
         if found["close"]:
             if not language and is_language(code):
-                raise SpanError(f"{found[0]} ends a span that does not begin", at, f"[{code}] before it")
+                raise SpanError(f"{found[0]} has no opening marker", at, f"[{code}] before it")
             if language and language != code and is_language(code):
-                raise SpanError(f"{found[0]} ends a span that begins with [{language}]", at, f"[/{language}]")
+                raise SpanError(f"{found[0]} cannot end a span that begins with [{language}]", at, f"[/{language}]")
             if not language or language != code:
                 continue
             if not any(map(str.isalnum, text[end : found.start()])):
@@ -61,14 +61,14 @@ def split_spans(text: str, is_language: Callable[[str], bool]) -> Parts | None:
             if code not in closed and not (is_language(code) and text[found.end() : found.end() + 1].isalnum()):
                 continue
             if language:
-                raise SpanError(f"{found[0]} inside of the span [{language}]", at, f"[/{language}] before it")
+                raise SpanError(f"{found[0]} inside the span [{language}]", at, f"[/{language}] before it")
             if not is_language(code):
                 raise SpanError(f"{found[0]} names no language of the model", at, "a language of the base or the graft")
             parts.append((None, text[end : found.start()]))
             language, begin = code, at
         end = found.end()
     if language:
-        raise SpanError(f"the span [{language}] does not end", begin, f"[/{language}] behind its words, or no brackets")
+        raise SpanError(f"the span [{language}] does not end", begin, f"[/{language}] after its words, or no brackets")
     return [part for part in (*parts, (None, text[end:])) if part[1]] if parts else None
 
 

@@ -196,7 +196,7 @@ def join_distributed(device: torch.device | str) -> Iterator[DistributedContext]
         with watchdog:
             first = watchdog.first_published("device", kind)
             if first != kind:  # processes on two kinds of devices would wait for each other for ever
-                found = f"process {rank} trains on {kind}, but an earlier one on {first}"
+                found = f"process {rank} trains on {kind}, but an earlier process on {first}"
                 expected = "the same device type everywhere: check CUDA on every machine, or set train.device"
                 raise ProcessError("processes-differ", found, expected=expected)
             if on_cuda:

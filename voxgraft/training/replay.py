@@ -193,13 +193,12 @@ class SelfReplayBuilder:
             raise GraftError.of(replace(error.finding, where=str(self.folder))) from None
         dataset = open_clip_dataset(self.folder, expected=asdict(header))
         languages = ", ".join(sorted({utterance.language for utterance in utterances}))
-        found = (
-            f"{generator.num_kept:,} utterances spoken by the base ({languages}), {generator.num_dropped:,} left out"
-        )
+        found = f"{generator.num_kept:,} utterances spoken by the base ({languages})"
+        found += f"; {generator.num_dropped:,} left out because they did not end"
         level: Literal["warning"] | None = None
         if generator.num_dropped >= MAX_DROPPED_SHARE * len(utterances):
             level = "warning"
-        return dataset, finding("self-replay", f"{found} that did not end", level=level)
+        return dataset, finding("self-replay", found, level=level)
 
     def plan(self, count: int) -> list[ReplayUtterance]:
         """What is to be spoken, from the base's own spelling."""
@@ -221,7 +220,7 @@ class SelfReplayBuilder:
         utterances = plan_replay(self._sentences(), encode, is_plain, count, self.seed)
         if not any(not utterance.held_out for utterance in utterances):
             where = ", ".join(map(str, self.data.replay_texts))
-            raise TextError("replay-texts-empty", "no sentence that the base can encode", where=where)
+            raise TextError("replay-texts-empty", "no sentence can be used", where=where)
         return utterances
 
     def _sentences(self) -> Iterator[tuple[str, str]]:

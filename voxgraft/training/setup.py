@@ -305,7 +305,10 @@ def write_merged_folder(
         loop.write("interpolation", outcome.step, **point.to_json(), chosen=point is chosen)
     if chosen.exceeded:
         rises = ", ".join(f"{name} by {100 * rise:.1f} %" for name, rise in chosen.exceeded.items())
-        item = finding("point-past-bound", f"interpolation weight {chosen.share:g} raises the loss of {rises}")
+        item = finding(
+            "point-past-bound",
+            f"interpolation weight {chosen.share:g} (0: base, 1: trained) raises the loss of {rises}",
+        )
         loop.write("finding", outcome.step, **item.to_json())
     folder = setup.run.path / (BASELINE_FOLDER_NAME if is_baseline else MERGED_FOLDER_NAME)
     merged = MergedCheckpoint(folder, step, chosen, tuple(points), first)

@@ -360,7 +360,7 @@ def assess_learning(
             judged, 2, lambda pair: all(point.text_loss is not None and point.text_loss >= start for point in pair)
         )
         if since is not None:
-            found = f"held-out text loss has been over {start:.3f}, its level at step {first.step:,}, "
+            found = f"held-out text loss was {start:.3f} at step {first.step:,} and has not been lower "
             stuck = finding("other-texts", f"{found}since step {since:,}", expected="a fall")
     if not stuck and flat and not learned and learning_rate_factor(step, options) >= limits.min_rate_factor:
         expected = f"a decrease within {limits.flat_rounds} validations while the learning rates are high"
