@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.families import PUBLISHED
 from tools.random_bases import get_random_base_spec
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import (
@@ -200,7 +201,7 @@ def _rounded(values: list[float]) -> list[float]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--size", choices=["tiny", "small", "full"], default="full")
-    parser.add_argument("--families", nargs="+", choices=family_names(), default=["chatterbox", "indextts2", "xtts"])
+    parser.add_argument("--families", nargs="+", choices=family_names(), default=list(PUBLISHED))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the files are made and removed again")
     parser.add_argument("--hash", action="store_true", help=argparse.SUPPRESS)

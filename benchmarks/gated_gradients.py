@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.train_step import Bench
+from tests.support.families import PUBLISHED
 from voxgraft.nn import layers
 from voxgraft.training.step import TrainStep
 
@@ -112,7 +113,7 @@ def compare(found: dict[str, Tensor], exact: dict[str, Tensor]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", default="chatterbox", choices=("chatterbox", "indextts2", "xtts"))
+    parser.add_argument("--family", default="chatterbox", choices=PUBLISHED)
     parser.add_argument("--size", default="full", choices=("tiny", "full"))
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--positions", type=int, default=4096)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.train_step import Bench
+from tests.support.families import PUBLISHED
 from voxgraft.core.errors import ConfigError
 from voxgraft.training.step import fit_microbatch_tokens
 
@@ -85,7 +86,7 @@ def _fit(bench: Bench, mode: str, precision: str, cap: int, checkpointing: bool)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2", "xtts"])
+    parser.add_argument("--families", nargs="+", default=list(PUBLISHED))
     parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16"])
     parser.add_argument("--modes", nargs="+", default=list(MODES))
     parser.add_argument("--caps", nargs="+", type=int, default=list(CAPS))

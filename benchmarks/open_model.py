@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from tests.support.families import PUBLISHED
 from voxgraft.models.base import Family
 
 NUM_NEW = 600
@@ -98,7 +99,7 @@ def compared(kind: Family, folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="full", choices=("tiny", "small", "full"))
-    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2", "xtts"])
+    parser.add_argument("--families", nargs="+", default=list(PUBLISHED))
     parser.add_argument("--folder", type=Path, help="where to work (a temporary folder by default)")
     parser.add_argument("--step", nargs=2, metavar=("FAMILY", "STEP"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

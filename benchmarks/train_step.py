@@ -34,6 +34,7 @@ import torch
 from torch import nn
 
 from benchmarks.peers import Peer, padded_batches
+from tests.support.families import PUBLISHED
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.families import FAMILIES
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
@@ -542,7 +543,7 @@ def table(found: Sequence[Figures], peer: float) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2", "xtts"])
+    parser.add_argument("--families", nargs="+", default=list(PUBLISHED))
     parser.add_argument("--size", default="full", choices=("tiny", "full"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=15)

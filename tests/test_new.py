@@ -126,6 +126,14 @@ def test_the_name_of_a_published_base_is_answered_with_its_download(project: Pat
     assert "--base models/chatterbox-multilingual" in json.loads(done.stdout)["error"]["cure"]
 
 
+@pytest.mark.parametrize(("typed", "name"), [("tinny", "tiny"), ("chaterbox-multilingual", "chatterbox-multilingual")])
+def test_a_mistyped_name_of_a_base_is_answered_with_the_right_one(project: Path, typed: str, name: str) -> None:
+    done = voxgraft(project, "new", "run", "--base", typed, "--language", "am", "--json")
+    assert error_code(done) == "file-missing"
+    assert f"did you mean `{name}`?" in json.loads(done.stdout)["error"]["cure"]
+    assert not (project / "run").exists()
+
+
 def test_every_key_of_run_yaml_stands_there_with_its_help(project: Path) -> None:
     assert voxgraft(project, "new", "run").returncode == 0
     lines = (project / "run" / "run.yaml").read_text(encoding="utf-8").splitlines()

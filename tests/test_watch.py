@@ -74,6 +74,9 @@ def test_nothing_is_judged_before_twice_the_warm_up() -> None:
     assert assess_learning([], LONG).state == "too early"
     assert assess_learning(looks([6.0]), LONG).state == "too early"
     assert assess_learning(looks([6.0] * 17), slow).state == "stuck"
+    assert "2,000 steps" not in assess_learning(looks(flat), slow).why
+    short = replace(LONG, steps=120)
+    assert "after the end of this run (120 steps)" in assess_learning(looks([6.0]), short).why
 
 
 def test_a_loss_that_falls_while_the_text_is_read_is_learning() -> None:

@@ -158,13 +158,7 @@ TOPICS = (
     ),
     Topic(
         "normalizer",
-        (
-            "voxgraft/text/normalize/__init__.py",
-            "voxgraft/text/normalize/ethiopic.py",
-            "voxgraft/text/normalize/generic.py",
-            "voxgraft/text/normalize/reader.py",
-            "voxgraft/text/normalize/rules.py",
-        ),
+        tuple(str(path.relative_to(ROOT)) for path in sorted((ROOT / "voxgraft/text/normalize").glob("*.py"))),
         (
             "tests/test_text_rules.py",
             "tests/test_text_generic.py",

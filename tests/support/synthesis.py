@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,12 +18,11 @@ from voxgraft.graft.command import graft
 from voxgraft.graft.folder import GRAFT_CARD_NAME, format_graft_card, hash_adapter_files, read_graft_card
 from voxgraft.models import get_family
 from voxgraft.models.chatterbox.family import T3Size
-from voxgraft.models.chatterbox.model import T3, T3Condition
+from voxgraft.models.chatterbox.model import T3
 from voxgraft.models.generate import GenerationPrompt
-from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.models.speech_model import SpeechModel, load_model
-from voxgraft.models.xtts.model import XTTSModel
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state, write_peft_folder
 from voxgraft.pipeline.command import create_run
 from voxgraft.synthesis.command import SpeakResult, speak
@@ -64,14 +63,9 @@ def prompts(
 
 
 def _condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    if isinstance(model, T3):
-        voice = np.abs(draw.standard_normal(256, dtype=np.float32))
-        return T3Condition(voice / np.linalg.norm(voice), draw.integers(0, 6561, int(draw.integers(5, 20))))
-    if isinstance(model, XTTSModel):
-        return draw.standard_normal((32, model.size.width), dtype=np.float32)
-    assert isinstance(model, UnifiedVoice)
-    latents = draw.standard_normal((33, model.size.width), dtype=np.float32)
-    return UnifiedVoiceCondition(latents[:32], latents[32])
+    family = type(model).__module__.split(".")[2]  # voxgraft.models.FAMILY.model
+    made: Any = import_module(f"tools.random_bases.{family}").random_condition
+    return made(model, draw)
 
 
 def _fill(model: SpeechModel, seed: int) -> None:

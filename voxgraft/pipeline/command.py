@@ -26,7 +26,7 @@ from voxgraft.config.run import (
     update_run_yaml,
 )
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
+from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, find_nearest_name, finding
 from voxgraft.core.families import BUILT_IN_BASES
 from voxgraft.core.files import (
     atomic_write_folder,
@@ -165,6 +165,10 @@ def create_run(settings: NewSettings) -> NewResult:
                 cure = f"use the folder that was downloaded: --base {download_folder}"
             found = f"{base} is the name of a published base, not a folder"
             raise FileError("file-missing", found, where=base, cure=cure)
+        hint = find_nearest_name(str(base), [*BUILT_IN_BASES, *PUBLISHED_BASE_NAMES])
+        if hint is not None and not path_exists(base):
+            cure = f"did you mean `{hint}`? Otherwise check the path."
+            raise FileError("file-missing", f"folder {base.name} does not exist", where=base, cure=cure)
         kind = resolve_base_family(require_folder(base), settings.family)
         kind.files(base)
     # Everything is checked before the folder is made, so that a mistyped path leaves nothing behind.

@@ -316,7 +316,8 @@ def assess_learning(
     step = points[-1].step if points else 0
     early = max(limits.early_steps, 2 * options.warmup_steps)
     if step < early or len(points) < MIN_VALIDATIONS:
-        return LearningStatus("too early", f"step {step:,}; first judged at step {early:,}")
+        too_short = f", after the end of this run ({options.steps:,} steps)" if early > options.steps else ""
+        return LearningStatus("too early", f"step {step:,}; first judged at step {early:,}{too_short}")
     first, last = points[0], points[-1]
     judged = [point for point in points if point.step >= early]
 

@@ -151,8 +151,6 @@ class AmharicVerbalizer(NumberVerbalizer):
         if calendar is None:
             return f"{self.cardinal(day)} {self.cardinal(month)} {self.cardinal(year)}"
         months = ETHIOPIAN_MONTHS if calendar == "ethiopian" else GREGORIAN_MONTHS
-        if month > len(months):
-            return None
         return f"{months[month - 1]} {self.cardinal(day)} ቀን {self.cardinal(year)}"
 
     def calendar(self, before: str, after: str) -> Calendar | None:

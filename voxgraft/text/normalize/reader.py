@@ -135,7 +135,7 @@ class NumberVerbalizer(ABC):
 
     @abstractmethod
     def calendar(self, before: str, after: str) -> Calendar | None:
-        """The calendar that the words around a date name."""
+        """The calendar that the words around a date name; always "gregorian" where no other is in use."""
 
     def digits(self, digits: str) -> str:
         """One by one."""
@@ -291,6 +291,8 @@ class NumberExpander:
                 calendar = (
                     "gregorian" if shape == "iso-date" else verbalizer.calendar(before[-_CALENDAR_CONTEXT:], behind)
                 )
+                if calendar == "gregorian" and month > _MONTHS:
+                    return "date", None
                 return "date", verbalizer.date(day, month, year, calendar)
             case "time":
                 hour, minute, second = int(named["hour"]), int(named["minute"]), int(named["second"] or 0)
