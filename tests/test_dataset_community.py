@@ -232,7 +232,7 @@ def test_a_manifest_of_which_nothing_can_be_used_is_refused_with_the_reasons(tmp
     with pytest.raises(GraftError) as caught:
         adopted(made)
     assert caught.value.code == "set-empty"
-    assert "24 have their own target as the prompt" in caught.value.finding.found
+    assert "24 have the target clip as the prompt" in caught.value.finding.found
 
 
 def test_the_targets_emotion_may_be_missing_and_the_prompts_stands_in(tmp_path: Path) -> None:

@@ -421,7 +421,7 @@ def read_row_audio(
                 for block in media.blocks():
                     blocks.append(block)
                     if sum(map(len, blocks)) > MAX_ROW_SECONDS * media.rate:
-                        found = f"{media.path.name} is longer than {MAX_ROW_SECONDS:.0f} s, with a single text"
+                        found = f"{media.path.name} is longer than {MAX_ROW_SECONDS:.0f} s, but has only one text"
                         raise AudioError("audio-too-long", found, where=media.path)
                 yield row, np.concatenate(blocks), media
             except VoxgraftError as error:
@@ -453,7 +453,8 @@ def _read_row_parts(
     for place, row in enumerate(rows):
         assert row.end is not None
         if row.end - row.start > MAX_ROW_SECONDS:
-            found = f"the part is {row.end - row.start:,.0f} s long (expected: at most {MAX_ROW_SECONDS:.0f} s)"
+            seconds = f"{row.end - row.start:,.0f} s of its recording"
+            found = f"the line names {seconds} (expected: at most {MAX_ROW_SECONDS:.0f} s)"
             problems.append(SourceProblem("table-line", found, *_row_location(source, row)))
             continue
         try:

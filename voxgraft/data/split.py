@@ -147,7 +147,9 @@ def _split_by(
             unit = f"add {by}s"
             cure = f"{unit}, or use --by {fits[0]} ({fits[1]})." if fits else f"{unit}."
             if by == "recording" and len({clip.recording for clip in used}) > len(seconds):
-                cure += " Recordings that share audio count as one; `voxgraft data report DATASET` rejects duplicates."
+                cure += (
+                    " Recordings with the same audio count as one; `voxgraft data report DATASET` rejects duplicates."
+                )
         expected = f"at least {len(wanted) + 1} {by}s"
         raise ConfigError("split-impossible", found, expected=expected, cure=cure)
     made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]

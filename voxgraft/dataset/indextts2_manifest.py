@@ -345,7 +345,7 @@ def _scan_pair_files(
 
 
 _LEAVE_OUT_TEXTS = {
-    "pairs-prompt-is-target": "have their own target as the prompt",
+    "pairs-prompt-is-target": "have the target clip as the prompt",
     "pairs-no-text": "have no text",
     "pairs-too-long": "are longer than the model's maximum",
 }
@@ -449,7 +449,8 @@ def open_pair_dataset(
         lambda pair: len(encoded_texts[pair.text]) > spec.max_text or trimmed_lengths[pair.codes][0] > spec.max_codes,
     )
     if without_emotion := [pair.id for pair in pairs if pair.target_emotion is None]:
-        message = f"{len(without_emotion):,} of {len(pairs):,} pairs have no target emotion; the prompt's is used"
+        message = f"{len(without_emotion):,} of {len(pairs):,} pairs have no emotion vector of the target"
+        message += "; that of the prompt is used"
         findings.append(finding("pairs-no-emotion", f"{message}: {format_clip_names(without_emotion)}", where=manifest))
     if not pairs:
         reasons = "; ".join(

@@ -240,9 +240,7 @@ class DatasetStream:
         found: list[tuple[str, str]] = []
         too_long = self.left_out["too long"]
         if self.lone:
-            outcome = (
-                "left out" if self.left_out["lone speaker"] else "used with their own voice, which teaches copying"
-            )
+            outcome = "left out" if self.left_out["lone speaker"] else "their own voice prompt, which teaches copying"
             text = f"{len(self.lone):,} of {self.clips:,} clips are the only clip of their speaker and are {outcome}"
             nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
             code = "speakers-one-clip" if nearly_all else "lone-speakers"
@@ -252,11 +250,11 @@ class DatasetStream:
             found.append(("clips-left-out", text))
         used = self._used.tolist()
         if short := [self.set.infos[clip].id for clip in used if self.prompts.has_only_short_prompts(clip)]:
-            text = f"{len(short):,} of {self.used:,} clips have no long enough prompt from their speaker"
+            text = f"{len(short):,} of {self.used:,} clips have no other clip of their speaker that is long enough"
             found.append(("short-prompts", f"{text}: {format_clip_names(short)}"))
         if self.budget < self.longest[0]:
-            share = f"{float(self.budget):,.0f} tokens of a step"
-            text = f"{share} come from this data folder, but its longest clip has {self.longest[0]:,}"
+            text = f"each step takes {float(self.budget):,.0f} tokens from this data folder"
+            text += f", but the longest clip of the folder has {self.longest[0]:,}"
             found.append(("share-too-small", text))
         return [finding(code, text, where=self.name) for code, text in found]
 

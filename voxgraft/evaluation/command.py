@@ -326,7 +326,7 @@ def score_model(settings: EvaluateSettings) -> EvaluateResult:
     journal = RunJournal(run.journal).read() if run_settings is not None else []
     history = History.of(journal) if journal else None
     if settings.recordings and new_language is None:
-        found = f"recordings are given, but {after.name} has no new language"
+        found = f"--recordings is given, but {after.name} has no new language"
         raise ConfigError("evaluate-language", found, expected="--language")
     if settings.recordings:
         recordings = read_reference_recordings(settings.recordings, new_language or "")

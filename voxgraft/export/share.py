@@ -400,7 +400,9 @@ def download_from_hub(repository: str, folder: Path, revision: str | None) -> No
     ):  # names that lead out of it are refused before anything is written
         if (other := seen.setdefault(normalize_file_name(name), name)) != name:
             found = f"{repository} lists {other!r:.80} and {name!r:.80}, which are the same file on some systems"
-            raise FileError("hub-refused", found, cure="inform its owners, and download nothing from there.")
+            raise FileError(
+                "hub-refused", found, cure="inform the owners of the repository, and download nothing from it."
+            )
     with _hub_client("fetch", repository) as hub:
         hub.snapshot_download(parse_hub_repository(repository), revision=revision, local_dir=folder)
     # huggingface_hub leaves its notes on the download there.
@@ -418,7 +420,9 @@ def list_hub_files(repository: str, revision: str | None = None) -> dict[str, tu
         name = PurePosixPath(one.rfilename)
         if name.is_absolute() or ".." in name.parts or "\\" in one.rfilename:
             found = f"{repository} lists a file {one.rfilename!r:.80}, which is outside the repository"
-            raise FileError("hub-refused", found, cure="inform its owners, and download nothing from there.")
+            raise FileError(
+                "hub-refused", found, cure="inform the owners of the repository, and download nothing from it."
+            )
         git_id = None if one.lfs else one.blob_id
         files[one.rfilename] = (int(one.size or 0), getattr(one.lfs, "sha256", None), git_id)
     return files

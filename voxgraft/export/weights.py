@@ -235,7 +235,8 @@ def write_grown_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> E
         # An extended file keeps the format of the base, and its name is the original program's choice.
         if (path.suffix == ".safetensors") != (base.format == "safetensors"):
             found = f"{base.path.name} is a {base.format} file, but the original program needs {path.name}"
-            raise CheckpointError("output-suffix", found, where=base.path)
+            cure = f"use the base's published checkpoint, which has the format of {path.name}."
+            raise CheckpointError("output-suffix", found, where=base.path, cure=cure)
         # Copied tensor by tensor from the file: no model is built, so nothing can be lost or converted.
         grow_checkpoint(base, plan, path)
         _round_checkpoint(path, dtype)

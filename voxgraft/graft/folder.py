@@ -492,7 +492,7 @@ def read_merged_card(folder: Path) -> dict[str, Any]:
     if not path_exists(folder) and is_file(folder.parent / RUN_FILE):
         mode = "--baseline" if folder.name == BASELINE_FOLDER_NAME else "--train.mode"
         found = f"{folder.parent} has no {folder.name} checkpoint"
-        cure = f"train it with {mode} {folder.name}, or use --variant graft."
+        cure = f"train the run with {mode} {folder.name}, or use --variant graft."
         raise GraftError("merged-missing", found, where=folder.parent, cure=cure)
     path = require_folder(folder) / MERGED_CARD_NAME
     card = read_json(require_file(path))

@@ -690,8 +690,8 @@ class _LegacyTranslator:
             base = shlex.quote(str(self.base)) if self.base else "BASE"
             language = f" --language {self.given.language}" if self.given.language else ""
             command = f"voxgraft tokenizer prove --base {base} --extended {shlex.quote(str(path))}{language}"
-            cure = f"leave it out and train a new one, or check it: {command}"
-            self.report("old-tokenizer", f"{path.name} is given", cure=cure)
+            cure = f"leave this tokenizer out, so that a new one is trained; or check it: {command}"
+            self.report("old-tokenizer", f"the settings name the tokenizer {path.name}", cure=cure)
             missing = "" if os.path.exists(path) else ". The file does not exist"
             return "suggested", f"{rule.why}: {command}{missing}", path
         values = key.value if isinstance(key.value, list) else [key.value]

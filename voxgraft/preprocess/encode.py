@@ -272,7 +272,7 @@ class _WorkerPool:
             self._own.process = None
             self._processes.remove(process)
             last = process.kill()
-        found = f"the process that encoded it died {MAX_TRIES} times; {last}"
+        found = f"the process that encoded this clip died {MAX_TRIES} times; {last}"
         return EncodeResult(job.name, {key: finding("prepare-worker", found, where=path) for key, path in job.clips})
 
     def close(self) -> None:

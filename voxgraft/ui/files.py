@@ -261,7 +261,7 @@ def _refuse_paths_outside(roots: Roots, source: Path, folder: Path, encoding: st
         except FileError:
             found = f"{source.name} names {name!r:.100}, outside the folders that the web UI may read"
             raise FileError(
-                "ui-upload", found, cure="use files inside these folders, or upload the files that it names, too."
+                "ui-upload", found, cure="use files inside these folders, or upload the named files, too."
             ) from None
 
 

@@ -176,7 +176,7 @@ class UiJob:
                     if process_start_time(int(name)) == number and os.getpgid(int(name)) == group:
                         return about
         where = str(about.get("machine") or "?").partition(" ")[0]
-        raise ConfigError("ui-job-elsewhere", f"its processes run on another machine: {where}")
+        raise ConfigError("ui-job-elsewhere", f"the job runs on another machine: {where}")
 
 
 class ProjectJobs:
