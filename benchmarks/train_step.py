@@ -105,6 +105,7 @@ def _voices(family_name: str, width: int, spec: SequenceSpec, draw: np.random.Ge
             latents = 0.1 * draw.standard_normal((32, width), dtype=np.float32)
             made.append({"latents": latents, "speaker": draw.standard_normal(512, dtype=np.float32)})
         else:
+            assert family_name == "indextts2", f"{family_name} has no voices here"
             latents = 0.1 * draw.standard_normal((32, width), dtype=np.float32)
             made.append({"latents": latents, "emotion": 0.1 * draw.standard_normal(width, dtype=np.float32)})
     return made
@@ -182,6 +183,7 @@ def new_model(family_name: str, size: str, device: str, dtype: torch.dtype) -> S
             small = XTTSSize(text_rows=600, width=64, layers=2, vocoder_width=32, speaker_width=8)
             model = XTTSModel(XTTSSize() if size == "full" else small)
         else:
+            assert family_name == "indextts2", f"{family_name} has no model here"
             sizes = {"speaker": SMALL_ENCODER, "emotion": SMALL_ENCODER}
             tiny = UnifiedVoiceSize(text_pieces=600, width=64, layers=2, heads=4, **sizes)
             model = UnifiedVoice(UnifiedVoiceSize(**sizes) if size == "full" else tiny)

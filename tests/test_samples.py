@@ -28,12 +28,18 @@ from voxgraft.core.run import strip_clock_fields
 from voxgraft.data.manifest import ManifestClip, write_manifest
 from voxgraft.dataset.run_data import find_recordings
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.evaluation.in_training import SampleCallback, SampleSentence, build_sample_sentences
+from voxgraft.evaluation import in_training
+from voxgraft.evaluation.in_training import (
+    BASE_LANGUAGE_SAMPLES,
+    SampleCallback,
+    SampleSentence,
+    build_sample_sentences,
+)
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip, Latents, Vocoder
 from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.text.encoder import TextEncoder
-from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 from voxgraft.training.trainer import Trainer
 
 OFTEN = replace(EVERY, sample_every=8)
@@ -150,12 +156,24 @@ def test_one_sentence_in_the_new_language_and_two_in_old_ones_unless_others_are_
     text_encoder: TextEncoder,
 ) -> None:
     usual = build_sample_sentences(text_encoder, (), (), 0)
-    second = ("fr", "Bonjour le monde") if "fr" in text_encoder.family.languages else ("zh", "你好，世界")
-    assert [(one.language, one.text) for one in usual] == [("am", "ሰላም ለዓለም"), ("en", "Hello world"), second]
+    old = [pair for pair in BASE_LANGUAGE_SAMPLES.items() if pair[0] in text_encoder.family.languages]
+    assert [(one.language, one.text) for one in usual] == [("am", "ሰላም ለዓለም"), *old[:2]]
+    assert len(usual) == 3
     assert [one.is_new for one in usual] == [True, False, False]
     asked = build_sample_sentences(text_encoder, ("en:One: two", "en: Three ", "am:ሰላም"), (), 0)
     assert [(one.name, one.text) for one in asked] == [("en", "One: two"), ("en-2", "Three"), ("am", "ሰላም")]
     assert asked[1].ids == tuple(text_encoder.base.encode(text_encoder.prepare_base("Three", "en")))
+
+
+def test_a_base_that_speaks_few_of_the_usual_languages_speaks_proof_sentences(
+    text_encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_training, "BASE_LANGUAGE_SAMPLES", {"en": "Hello world"})
+    found = build_sample_sentences(text_encoder, (), (), 0)
+    assert [one.language for one in found[:2]] == ["am", "en"]
+    assert (found[2].language, found[2].text) in load_proof_corpus()
+    assert found[2].language in text_encoder.family.languages
+    assert not found[2].is_new
 
 
 def test_a_language_without_a_sentence_of_ours_gets_the_shortest_held_out_one(text_encoder: TextEncoder) -> None:

@@ -36,6 +36,7 @@ from voxgraft.checkpoints.pickles import (
     read_pickle,
 )
 from voxgraft.core.errors import CheckpointError
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_encodable_text
 
 MAX_DIRECTORY_BYTES = 32 << 20
@@ -175,7 +176,7 @@ STATE_DICT_KEYS = ("model", "model_state_dict", "state_dict", "module", "net", "
 # Dictionaries around the one that holds a model's dictionary.
 MAX_WRAPPER_LEVELS = 2
 # The one tensor that every model of a known family has.
-TEXT_TABLE_NAMES = ("text_emb.weight", "text_embedding.weight")
+TEXT_TABLE_NAMES = tuple(dict.fromkeys(facts.text_table for facts in FAMILIES.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ FAMILY_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class FamilyFacts:
-    """What `facts.toml` of a family says. Every field but the first five may be missing there."""
+    """What `facts.toml` of a family says. Every field but the first six may be missing there."""
 
     name: str
     class_name: str
@@ -34,6 +34,8 @@ class FamilyFacts:
     """Of text and speech, where the user does not say."""
     base_files: tuple[str, ...]
     """Names by which a list of folders shows that one is a base."""
+    text_table: str
+    """The text embedding, without prefixes: the tensor by which a language model is found in a checkpoint."""
     built_in: str | None = None
     """Folder in assets/ of a base that comes with voxgraft."""
     num_published_pieces: int | None = None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -61,6 +61,7 @@ from voxgraft.synthesis.engine import (
 from voxgraft.synthesis.inputs import ReferenceVoice, add_recordings, choose_voices
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.spans import remove_markers
+from voxgraft.tokenizers import load_proof_corpus
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.setup import TrainingSetup
 from voxgraft.training.trainer import Trainer
@@ -189,11 +190,20 @@ class SampleCallback(Callback):
 
 
 NEW_LANGUAGE_SAMPLES = {"am": "ሰላም ለዓለም"}
-# By language; the first two that the base speaks are spoken.
+# By language; the first two that the base speaks are spoken. A base that speaks fewer of them gets proof sentences.
 BASE_LANGUAGE_SAMPLES = {"en": "Hello world", "fr": "Bonjour le monde", "zh": "你好，世界"}
 NUM_BASE_SAMPLES = 2
 # Of a held-out sentence that is used for a language without a sentence above.
 MIN_SAMPLE_CHARACTERS = 8
+
+
+def _find_base_samples(languages: Collection[str]) -> list[tuple[str, str]]:
+    """Languages of a base, each with a sentence: the usual ones first, then the shortest proof sentences."""
+    found = dict(BASE_LANGUAGE_SAMPLES)
+    for language, text in sorted(load_proof_corpus(), key=lambda pair: (pair[0], len(pair[1]))):
+        if len(text) >= MIN_SAMPLE_CHARACTERS:
+            found.setdefault(language, text)
+    return [pair for pair in found.items() if pair[0] in languages]
 
 
 def build_sample_sentences(
@@ -217,7 +227,7 @@ def build_sample_sentences(
         shortest = min(long_enough, key=lambda text: (len(text), text), default=None)
         if new := NEW_LANGUAGE_SAMPLES.get(new_language) or shortest:
             sentences.append((new_language, new))
-        old = [pair for pair in BASE_LANGUAGE_SAMPLES.items() if pair[0] in text_encoder.family.languages]
+        old = _find_base_samples(text_encoder.family.languages)
         sentences += [pair for pair in old if pair[0] != new_language][:NUM_BASE_SAMPLES]
     samples: list[SampleSentence] = []
     for language, text in sentences:
