@@ -127,6 +127,6 @@ def read_spans(text: str, languages: Collection[str], rules: TextRules) -> str:
     words = ""
     for code, part in parts:
         before, inner, after = split_seams(part)
-        inner = rules.normalizer.normalise(inner).text if inner and code in (None, own) else inner
+        inner = rules.normalizer.normalise(inner).text if code in (None, own) else inner
         words += (" " if before else "") + inner + (" " if after else "")
     return words.strip()
