@@ -143,7 +143,7 @@ def test_what_was_not_checked_is_said_with_what_it_needs(chatterbox: Made) -> No
     said = "\n".join(map(str, result.lines()))
     assert "checked: tokenizer" in said
     assert result.not_checked["prepared ids"] == "needs data of another trainer"
-    assert "not given: RUN, --base, --checkpoint, --base-config, --texts, --prepared" in said
+    assert "not given: RUN, --base, --checkpoint, --training-config, --texts, --prepared" in said
 
 
 def test_a_topic_that_an_error_stopped_is_not_called_checked(index: Made, tmp_path: Path) -> None:
@@ -392,13 +392,15 @@ def test_a_pickle_that_would_run_code_is_named_and_not_run(bare: bool, index: Ma
     assert "base" in result.checked
 
 
-@pytest.mark.parametrize("part", ["tokenizer", "checkpoint", "base", "texts", "base_config", "prepared"])
+@pytest.mark.parametrize("part", ["tokenizer", "checkpoint", "base", "texts", "training_config", "prepared"])
 def test_a_part_that_cannot_be_read_is_a_finding_and_the_rest_is_still_checked(
     part: str, index: Made, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_bytes(b"\x00\x01: [")
-    settings = index.loose(texts=(AMHARIC,), base_config=old_yaml(tmp_path / "c.yaml", gpt={"number_text_tokens": 5}))
+    settings = index.loose(
+        texts=(AMHARIC,), training_config=old_yaml(tmp_path / "c.yaml", gpt={"number_text_tokens": 5})
+    )
     result = checked(**{**settings, part: (broken,) if part == "texts" else broken})
     assert result.exit_code == 1
     assert any(str(broken) in item.where for item in result.findings)

@@ -36,7 +36,7 @@ def test_the_freeze_boundary_is_judged_by_the_base(
     boundary: int, code: str, says: str, chatterbox: BaseFiles, tmp_path: Path
 ) -> None:
     config = old_yaml(tmp_path / "old.yaml", model={"n_vocab": 700, "freeze_until_index": boundary})
-    result = checked(base=chatterbox.folder, base_config=config)
+    result = checked(base=chatterbox.folder, training_config=config)
     assert {item.code for item in result.findings if item.code.startswith("freeze")} == {code}
     assert says in found(result, code)
 
@@ -49,7 +49,7 @@ def test_an_old_rate_is_judged_as_one_that_moves_the_body(
 ) -> None:
     config = tmp_path / "old.yaml"
     config.write_text(f"training:\n  learning_rate: {rate}\n")
-    result = checked(base=chatterbox.folder, base_config=config)
+    result = checked(base=chatterbox.folder, training_config=config)
     levels = [item.level for item in result.findings if item.code == "rate-out-of-range"]
     assert levels == ([level] if level else [])
 
@@ -57,7 +57,7 @@ def test_an_old_rate_is_judged_as_one_that_moves_the_body(
 def test_a_rate_that_yaml_reads_as_text_is_read_and_told(chatterbox: BaseFiles, tmp_path: Path) -> None:
     config = tmp_path / "old.yaml"
     config.write_text("training:\n  learning_rate: 1e-5\n")
-    result = checked(base=chatterbox.folder, base_config=config)
+    result = checked(base=chatterbox.folder, training_config=config)
     assert result.exit_code == 0
     assert "rate-as-text" in codes(result, "note")
     assert "rate-out-of-range" not in codes(result)
@@ -66,7 +66,7 @@ def test_a_rate_that_yaml_reads_as_text_is_read_and_told(chatterbox: BaseFiles, 
 def test_the_rate_on_an_old_command_line_is_judged_too(index: BaseFiles, tmp_path: Path) -> None:
     config = tmp_path / "command.txt"
     config.write_text("python trainers/train_gpt_v2.py \\\n  --tokenizer a.model \\\n  --learning-rate 5e-6\n")
-    result = checked(base=index.folder, base_config=config)
+    result = checked(base=index.folder, training_config=config)
     assert "is 5e-06, below the range for the backbone of indextts2" in found(result, "rate-out-of-range")
     assert "rate-as-text" not in codes(result)
 

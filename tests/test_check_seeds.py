@@ -91,7 +91,7 @@ def test_seed_000_the_forks_later_24002_rows_are_named_as_a_doubled_spare(
     state = grown_state(state_of(index), TABLES, 24_002, copied=12_000)
     checkpoint = saved(tmp_path / "gpt.pth", {"model": state})
     config = old_yaml(tmp_path / "config.yaml", gpt={"number_text_tokens": 24_001})
-    result = checked(tokenizer=amharic, checkpoint=checkpoint, base_config=config)
+    result = checked(tokenizer=amharic, checkpoint=checkpoint, training_config=config)
     assert codes(result, "error") == {"spare-counted-twice"}
     assert "24,002 rows for 24,000 tokens" in found(result, "spare-counted-twice")
     assert "gpt.number_text_tokens is 24,001" in found(result, "spare-counted-twice")
@@ -102,14 +102,14 @@ def test_a_config_that_was_never_grown_is_named_against_tokenizer_and_rows(
 ) -> None:
     checkpoint = saved(tmp_path / "gpt.pth", {"model": forked})
     assert index.config is not None
-    result = checked(tokenizer=amharic, checkpoint=checkpoint, base_config=index.config)
+    result = checked(tokenizer=amharic, checkpoint=checkpoint, training_config=index.config)
     assert codes(result, "error") == {"config-vs-tokenizer", "config-vs-rows"}
     assert "gpt.number_text_tokens is 12,000, text_embedding.weight has 24,001 rows" in found(result, "config-vs-rows")
 
 
 @pytest.mark.parametrize("seed", ["000_9b6d774a7302bbb4", "001_971b5c72b9d5f010", "003_3dfabdd3e5ad279b"])
 def test_the_rate_that_the_seed_documents_recommend_is_below_the_range(seed: str, index: BaseFiles) -> None:
-    result = checked(base=index.folder, base_config=shared(f"seeds/{seed}.txt"))
+    result = checked(base=index.folder, training_config=shared(f"seeds/{seed}.txt"))
     assert "train_gpt_v2 --learning-rate" in found(result, "rate-out-of-range")
     assert "is 5e-06, below the range" in found(result, "rate-out-of-range")
 
@@ -181,7 +181,7 @@ def test_seed_002_all_three_pairs_of_887_2535_and_3000_are_named(t3: BaseFiles, 
         model={"n_vocab": 887, "freeze_original_embeddings": True, "freeze_until_index": 704},
         training={"learning_rate": 2e-4, "weight_decay": 0.01, "max_steps": 500_000},
     )
-    result = checked(base=t3.folder, tokenizer=merged, checkpoint=checkpoint, base_config=config)
+    result = checked(base=t3.folder, tokenizer=merged, checkpoint=checkpoint, training_config=config)
     assert result.exit_code == 1
     assert "model.n_vocab is 887, but the tokenizer has 2,535 tokens (ids 0 to 2,534)" in found(
         result, "config-vs-tokenizer"
@@ -247,7 +247,7 @@ def test_seed_004_an_overwritten_embedding_table_is_found_row_by_row(t3: BaseFil
         training={"learning_rate": 2e-4},
     )
     checkpoint = saved(tmp_path / "checkpoint_best.pt", {"model_state_dict": state})
-    result = checked(base=t3.folder, checkpoint=checkpoint, base_config=config)
+    result = checked(base=t3.folder, checkpoint=checkpoint, training_config=config)
     said = found(result, "base-rows-changed")
     assert "2,454 of 2,454 base rows of text_emb.weight differ from the base" in said
     assert "overwritten, not trained" in said

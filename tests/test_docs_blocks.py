@@ -105,7 +105,7 @@ MORE = {
 EXITS = {
     "voxgraft diagnose model_step38000.pth --base checkpoints --tokenizer amharic.model --language am": 1,
     "voxgraft export RUN --to chatterbox --drop-in": 2,
-    "voxgraft check --base models/chatterbox --base-config config/training_config.yaml --tokenizer Am_tokenizer_merged.json --checkpoint chatterbox_extended.pt": 1,
+    "voxgraft check --base models/chatterbox --training-config config/training_config.yaml --tokenizer Am_tokenizer_merged.json --checkpoint chatterbox_extended.pt": 1,
 }
 """Commands whose verdict on the stand-ins is no: letters without a piece, too few ids for a drop-in, old sizes."""
 WALKED = {

@@ -223,12 +223,12 @@ def _padded(ground: Ground, folder: Path) -> Made:
 def _start_stop(ground: Ground, folder: Path) -> Made:
     gpt = {"number_text_tokens": ground.pieces + NEW_PIECES, "start_text_token": 2, "stop_text_token": 3}
     old = old_yaml(folder / "config.yaml", gpt=gpt)
-    return {**with_tokenizer(ground, ground.write(folder, ground.grown())), "base_config": old}
+    return {**with_tokenizer(ground, ground.write(folder, ground.grown())), "training_config": old}
 
 
 def _other_config(ground: Ground, folder: Path) -> Made:
     old = old_yaml(folder / "config.yaml", gpt={"number_text_tokens": ground.pieces})
-    return {**with_tokenizer(ground, ground.write(folder, ground.grown())), "base_config": old}
+    return {**with_tokenizer(ground, ground.write(folder, ground.grown())), "training_config": old}
 
 
 def _code(ground: Ground, folder: Path) -> Made:

@@ -445,7 +445,7 @@ COMMANDS = (
         "tokenizer prove",
         commands.TokenizerProveSettings,
         "voxgraft.graft.command:tokenizer_prove",
-        "Test on thousands of sentences that an extended tokenizer encodes old text as the base's tokenizer does.",
+        "Test with thousands of sentences whether an extended tokenizer encodes old text as the base's tokenizer does.",
     ),
     CliCommand(
         "tokenizer show",

@@ -65,8 +65,8 @@ SavedStep = Annotated[
     int | None,
     Field(
         ge=0,
-        description="Saved step of the run to use. Default: the training result (see --variant), made from the best "
-        "step.",
+        description="Use this saved step. Default: the training result (see --variant), which has the weights of the "
+        "best step.",
     ),
 ]
 
@@ -108,7 +108,7 @@ class CheckSettings(RunSettings):
     """Folder of the run. Without it, only the given files are checked."""
     checkpoint: Path | None = None
     """Extended or trained checkpoint of any program. It is compared with the base and the tokenizer."""
-    base_config: TrainingConfig = None
+    training_config: TrainingConfig = None
     prepared: Path | None = None
     """Folder with training data of another trainer (text_ids/*.npy). Its text ids are checked."""
     speak: bool = False
@@ -247,7 +247,7 @@ class CleanSettings(Settings):
     keep: int = Field(1, ge=1)
     """Number of latest saved steps to keep. The first and the best step are always kept."""
     yes: bool = False
-    """Remove without asking. Required without a terminal and with --json or --quiet."""
+    """Remove without asking. Required if there is no terminal, or if --json or --quiet is set."""
 
 
 class PlotSettings(Settings):
@@ -292,8 +292,8 @@ class EvaluateSettings(Settings):
     """Name of the evaluation. Its results are written to RUN/eval/NAME."""
     output: Path | None = Field(
         None,
-        description="New folder for the results. Required if MODEL is not a run. Default: RUN/eval/default, or another "
-        "name set by --name; earlier results there are replaced.",
+        description="New folder for the results. Required if MODEL is not a run. Default: RUN/eval/default (--name "
+        "sets another name than default). Only this default folder is replaced if it exists.",
     )
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language with audio players in the report."""
@@ -387,7 +387,7 @@ class SpeakSettings(Settings):
     split: bool = True
     """Split long texts into sentences, and long sentences into parts."""
     pause: float = Field(0.3, ge=0, le=10)
-    """Pause between sentences, in seconds. Pauses are half as long inside a sentence, twice between paragraphs."""
+    """Pause between sentences, in seconds. Half as long inside a sentence, twice as long between paragraphs."""
     batch: int = Field(16, ge=1, le=1024)
     """Maximum number of sentences that are decoded together."""
     output: Path | None = Field(
@@ -663,7 +663,7 @@ class DiagnoseSettings(Settings):
     """Code of the new language. With --tokenizer, sentences of the language are checked for unknown tokens."""
     texts: tuple[Path, ...] = ()
     """Text files of the new language to check for unknown tokens. Default: built-in sentences."""
-    base_config: TrainingConfig = None
+    training_config: TrainingConfig = None
     prepared: Path | None = None
     """Folder with the data that the checkpoint was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True

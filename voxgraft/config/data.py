@@ -178,8 +178,8 @@ class DataSplitSettings(Settings):
     """Share of the recorded time for testing."""
     by: SplitBy = Field(
         "auto",
-        description="Unit that is never divided: recording, speaker, or part of a recording. auto: recording, or part "
-        "of a recording if there are too few recordings.",
+        description="All clips of a recording, a speaker, or a part (a section of a recording) get into the same "
+        "split. auto: recording, or part if there are too few recordings.",
     )
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """Seed of the random choice. The same seed gives the same split."""
@@ -200,8 +200,8 @@ class DataVerifySettings(Settings):
     outlier: float = Field(
         4.5,
         gt=0,
-        description="Maximum difference between text and transcript, in robust standard deviations above the median of "
-        "all clips in the language. Clips above it are rejected.",
+        description="Reject a clip if its text and transcript differ more than in other clips of the language: by more "
+        "than this many robust standard deviations above the median difference.",
     )
 
 

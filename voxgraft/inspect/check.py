@@ -387,9 +387,9 @@ CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Fi
 
 
 # What a run of voxgraft does not have: the files of other trainers, and the topics that need one.
-_FOREIGN_FLAGS = ("--checkpoint", "--base-config", "--prepared")
+_FOREIGN_FLAGS = ("--checkpoint", "--training-config", "--prepared")
 _FOREIGN_TOPICS = frozenset(name for name, needs, _ in CHECK_TOPICS if {"checkpoint", "old", "prepared"} & set(needs))
-_INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
+_INPUT_NAMES = ("run", "base", "checkpoint", "training_config", "texts", "prepared")
 _NO_FIX_NEEDED = "no action needed."
 
 

@@ -326,7 +326,7 @@ def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
         family=settings.family,
         language=settings.language,
         texts=settings.texts,
-        base_config=settings.base_config,
+        training_config=settings.training_config,
         prepared=settings.prepared,
     )
 

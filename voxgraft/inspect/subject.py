@@ -208,7 +208,7 @@ def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
         if (path := settings.checkpoint) is not None:
             foreign = subject.try_or_report(lambda: stack.enter_context(open_any_checkpoint(path)))
             subject.checkpoint = _strip_wrapper(subject, foreign)
-        if (old := settings.base_config) is not None:
+        if (old := settings.training_config) is not None:
             subject.old = subject.try_or_report(lambda: read_old_config_numbers(old))
         if paths := subject.text_paths:
             subject.texts = subject.try_or_report(lambda: read_texts(paths))

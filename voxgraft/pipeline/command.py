@@ -134,7 +134,7 @@ class NewResult:
                     heads = ("old", "new", "remark") if has_successor else ("old", "why")
                     lines.append(Table(heads, tuple(cells), title))
             if self.old.path.suffix.lower() in (".yaml", ".yml"):
-                checked = f"voxgraft check --base BASE --base-config {shlex.quote(str(self.old.path))}"
+                checked = f"voxgraft check --base BASE --training-config {shlex.quote(str(self.old.path))}"
                 lines.append(f"to check its sizes and its freezing: {checked}")
         for item in self.findings:
             lines += item.lines()

@@ -112,8 +112,16 @@ TRAIN_INDEX = (
 SHOW = ("tokenizer", "show", "ሰላም the cat", "--base", "t3", "--extended", "t3_am.json", "--language", "am")
 SHOW_BASE, SHOW_INDEX = ("show", "t3"), ("show", "index")
 NEW = ("new", "out/deep/run", "--language", "am", "--from")
-CHECK = ("check", "run", "--checkpoint", "index/gpt.pth", "--base-config", "old.yaml")
-CHECK_FILES = ("check", "--checkpoint", "index/gpt.pth", "--tokenizer", "index_am.model", "--base-config", "old.yaml")
+CHECK = ("check", "run", "--checkpoint", "index/gpt.pth", "--training-config", "old.yaml")
+CHECK_FILES = (
+    "check",
+    "--checkpoint",
+    "index/gpt.pth",
+    "--tokenizer",
+    "index_am.model",
+    "--training-config",
+    "old.yaml",
+)
 CHECK_PREPARED = ("check", "--prepared", "prepared", "--tokenizer", "index_am.model", "--family", "indextts2")
 CHECK_GRAFT = ("check", "grafted")
 PROVE = (

@@ -96,7 +96,7 @@ def build_preflight_tab(context: PageContext) -> None:
         form = CommandForm(context, "check", json=True)
         with gr.Accordion("Also files of other trainers", open=False), gr.Row():
             form.add("checkpoint", sought=CHECKPOINT_PATHS)
-            form.add("base_config", sought=CONFIG_PATHS)
+            form.add("training_config", sought=CONFIG_PATHS)
             form.add("prepared", sought=FOLDER_PATHS)
         form.finish("Check")
         verdict = gr.HTML(elem_id="check-verdict", elem_classes=["vg-live"])
@@ -223,7 +223,7 @@ def build_diagnose_tab(context: PageContext) -> None:
         with gr.Accordion("More inputs, transcription", open=False):
             with gr.Row():
                 form.add("texts", sought=TEXT_PATHS)
-                form.add("base_config", sought=CONFIG_PATHS)
+                form.add("training_config", sought=CONFIG_PATHS)
                 form.add("prepared", sought=FOLDER_PATHS)
                 form.add("family")
             form.add_all(("listen", "max_sentences", "seed"))
