@@ -50,6 +50,7 @@ NOT_RUN = {
     "voxgraft companion chatterbox": NETWORK,
     "voxgraft companion chatterbox --pip-flags=--find-links=/wheels": NETWORK,
     "voxgraft companion chatterbox --environment VENV": "needs the original program",
+    "voxgraft companion xtts": NETWORK,
     "voxgraft companion indextts2 --checkout '~/index-tts'": "needs the original program's source",
     "voxgraft download chatterbox-multilingual": NETWORK,
     "voxgraft download chatterbox-multilingual models/chatterbox": NETWORK,

@@ -156,8 +156,8 @@ def test_a_sentence_that_is_all_in_one_span_is_a_sentence_of_that_language(one: 
     ):
         assert one.encode_text(text, "am") == plain
     assert one.encode_text("[am]ሰላም[/am] ለዓለም", "am") == one.encode_text("ሰላም ለዓለም", "am")
-    other = one.base_languages[1]
-    assert one.encode_text(f"[en]Hi,[/en] [{other}]toi.[/{other}]", "am").language == "en"
+    for other in one.base_languages[1:2]:  # a base that speaks one language has no sentence of two
+        assert one.encode_text(f"[en]Hi,[/en] [{other}]toi.[/{other}]", "am").language == "en"
 
 
 def test_rules_and_pronunciations_leave_spans_alone_and_letters_may_touch_them(one: TextEncoder) -> None:

@@ -57,8 +57,8 @@ TrainingConfig = Annotated[
 ResultVariant = Annotated[
     EvaluatedVariant | None,
     Field(
-        description="Training result of the run: graft, merged, or masked-finetune (`train --baseline`). Default: the "
-        "latest."
+        description="Which result of the run to use: graft, merged (from training in merged mode), or masked-finetune "
+        "(from `train --baseline`). Default: the latest."
     ),
 ]
 SavedStep = Annotated[
@@ -292,8 +292,8 @@ class EvaluateSettings(Settings):
     """Name of the evaluation. Its results are written to RUN/eval/NAME."""
     output: Path | None = Field(
         None,
-        description="New folder for the results. Required if MODEL is not a run. Default: RUN/eval/default (--name "
-        "sets another name than default). Only this default folder is replaced if it exists.",
+        description="New folder for the results. Required if MODEL is not a run. Default: RUN/eval/default, or "
+        "RUN/eval/NAME with --name NAME. These two are replaced if they exist.",
     )
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language with audio players in the report."""
@@ -449,7 +449,7 @@ class ServeSettings(Settings):
     base: Path | None = None
     """Folder of the base. Default: the base of the runs. Required for grafts, except those of the built-in base."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of requests that name none and whose text fits several. Default: such requests are refused."""
+    """Language if a request names no language and its text may be in several. Default: such requests are refused."""
     voices: Path | None = None
     """Folder with recordings to clone: NAME.wav becomes the voice NAME."""
     voice: str | None = None

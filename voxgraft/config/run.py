@@ -102,7 +102,7 @@ SourceSpeaker = Annotated[
         description="How to tell speakers apart if the sources do not name them. folder: each folder is one speaker. "
         "file: each audio file is one speaker. recording: all clips of one original recording have one speaker, even "
         "if each clip is a file of its own. "
-        "auto: each recording with subtitles, each transcript list and each folder of clips is one speaker."
+        "auto: one speaker for each recording with subtitles, each list of transcripts, and each folder of clips."
     ),
 ]
 
@@ -274,7 +274,7 @@ class TrainSettings(Settings):
     sample_every: int = Field(_INTERVALS.sample_every, ge=1)
     """Number of steps between audio samples."""
     sample_texts: tuple[str, ...] = ()
-    """Sentences of the audio samples, each as LANGUAGE:TEXT. Default: one in the new language, two in old languages."""
+    """Sentences of the samples, each as LANGUAGE:TEXT. Default: one in the new language, up to two in old ones."""
     sample_sound: bool = True
     """Write the samples as WAV files, too, if the base has a vocoder. Otherwise only speech codes are written."""
     listen_every: int = Field(
