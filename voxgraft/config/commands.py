@@ -57,8 +57,8 @@ TrainingConfig = Annotated[
 ResultVariant = Annotated[
     EvaluatedVariant | None,
     Field(
-        description="Which result of the run to use: graft, merged (from training in merged mode), or masked-finetune "
-        "(from `train --baseline`). Default: the latest."
+        description="Which result of the run to use: graft, merged (written if train.mode is merged), or "
+        "masked-finetune (written by `train --baseline`). Default: the latest."
     ),
 ]
 SavedStep = Annotated[
@@ -112,7 +112,7 @@ class CheckSettings(RunSettings):
     prepared: Path | None = None
     """Folder with training data of another trainer (text_ids/*.npy). Its text ids are checked."""
     speak: bool = False
-    """Speak a sentence in up to three base languages, and compare the base's files with the published ones."""
+    """Also test the base: compare its files with the published files, and speak up to three of its languages."""
     voice: Path | None = None
     """With --speak: recording of the voice to clone. Default: the base's own voice, else a bundled recording."""
     recognizer: str | None = None
@@ -269,7 +269,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, of a graft, or of a complete model of the base's family (merged, exported or another base)."""
+    """Folder of a run, of a graft, or of a complete model of the same family: merged, exported, or another base."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
@@ -449,7 +449,7 @@ class ServeSettings(Settings):
     base: Path | None = None
     """Folder of the base. Default: the base of the runs. Required for grafts, except those of the built-in base."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language if a request names no language and its text may be in several. Default: such requests are refused."""
+    """Language to assume if a request names none and its text fits several. Default: such requests are refused."""
     voices: Path | None = None
     """Folder with recordings to clone: NAME.wav becomes the voice NAME."""
     voice: str | None = None
@@ -608,7 +608,7 @@ class GoSettings(RunSettings):
     max_sentences: int = Field(100, ge=2)
     """Stage evaluate: maximum number of sentences per language."""
     to: ExportKind | None = None
-    """Stage export: target, as for `export`. Default: graft, or the base's family if train.mode is merged."""
+    """Stage export: target, as --to of `voxgraft export`. Default: graft, or the family if train.mode is merged."""
     data_licence: str | None = Field(None, max_length=2000)
     """Stage export: licence of the recordings and texts. Default: you are asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)

@@ -30,7 +30,7 @@ class DataImportSettings(Settings):
     language: str = Field(pattern=LANGUAGE_PATTERN)
     """Language of the recordings. It selects the text rules."""
     media: Path | None = None
-    """Recording that belongs to a single subtitle file, if their names differ."""
+    """If only one subtitle file is imported and its recording has another name: the recording."""
     family: FamilyName | None = None
     """Model family that will be trained. It limits the length of clips."""
     rate: int = Field(24_000, ge=8_000, le=96_000)
@@ -178,8 +178,8 @@ class DataSplitSettings(Settings):
     """Share of the recorded time for testing."""
     by: SplitBy = Field(
         "auto",
-        description="All clips of a recording, a speaker, or a part (a section of a recording) get into the same "
-        "split. auto: recording, or part if there are too few recordings.",
+        description="Unit that stays whole in one split: recording, speaker, or part (a section of a recording). auto: "
+        "recording, or part if there are too few recordings.",
     )
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """Seed of the random choice. The same seed gives the same split."""

@@ -102,7 +102,7 @@ SourceSpeaker = Annotated[
         description="How to tell speakers apart if the sources do not name them. folder: each folder is one speaker. "
         "file: each audio file is one speaker. recording: all clips of one original recording have one speaker, even "
         "if each clip is a file of its own. "
-        "auto: one speaker for each recording with subtitles, each list of transcripts, and each folder of clips."
+        "auto: one speaker for each recording with subtitles, transcript file (such as metadata.csv) or folder."
     ),
 ]
 
@@ -270,7 +270,7 @@ class TrainSettings(Settings):
     valid_every: int = Field(_INTERVALS.valid_every, ge=1)
     """Number of steps between validations."""
     save_every: int = Field(_INTERVALS.save_every, ge=1)
-    """Number of steps between saved steps."""
+    """Save a checkpoint every so many steps."""
     sample_every: int = Field(_INTERVALS.sample_every, ge=1)
     """Number of steps between audio samples."""
     sample_texts: tuple[str, ...] = ()

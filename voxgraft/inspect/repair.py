@@ -295,7 +295,7 @@ def _require_language_of_tokenizer(settings: RepairSettings, family: Family, fil
         raise ConfigError("config-value", found, expected="--choose", where="command line", cure=cure)
     if settings.tokenizer is None:
         found = f"--language is {language}, but --tokenizer (the tokenizer with this language) is not given"
-        cure = "add --tokenizer FILE. Or leave out --language: then only old languages are spoken to choose the mix."
+        cure = "add --tokenizer FILE. Or leave out --language: then the mix is chosen by speech in old languages only."
         raise ConfigError("config-missing", found, expected="--tokenizer FILE", where="command line", cure=cure)
     tokenizer, tag = open_tokenizer(settings.tokenizer), family.tag(language)
     if tag is not None and not tokenizer.has_control_token(tag):
