@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.audio.files import AUDIO_SUFFIXES
+from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.core.files import (
     format_error_reason,
@@ -160,7 +160,7 @@ def is_list(path: Path) -> bool:
     if path.suffix.lower() in TABLE_SUFFIXES:
         return True
     # `transcript.txt` beside `transcript.wav` is the text of that file.
-    return is_list_name(path.name) and not any(is_file(path.with_suffix(ending)) for ending in AUDIO_SUFFIXES)
+    return is_list_name(path.name) and not any(is_file(path.with_suffix(ending)) for ending in MEDIA_SUFFIXES)
 
 
 def list_parts(path: Path) -> tuple[Path, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES
+from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, is_file, is_folder, is_manifest, path_exists, require_file
 from voxgraft.core.languages import base_language, canonical_language_code
@@ -161,7 +161,7 @@ def find_sources(
     problems = [
         problem
         for problem in dict.fromkeys(finder.problems)
-        if problem.code != "text-missing" or os.path.abspath(problem.file) not in finder.named
+        if problem.code not in ("text-missing", "source-unknown") or os.path.abspath(problem.file) not in finder.named
     ]
     sources = list(dict.fromkeys(finder.sources))
     if not sources:
@@ -295,7 +295,11 @@ class _SourceFinder:
         self.sources += [ImportSource("columns", path) for path in columns]  # most hold their audio inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
-        with_text = {film for film in left if film.suffix.lower() in AUDIO_SUFFIXES and find_sidecar(film)}
+        with_text = {film for film in left if find_sidecar(film)}
+        # A text belongs to one file: beside `a.wav`, the video `a.mp4` is its source or a copy.
+        names = {film.with_suffix("") for film in with_text if film.suffix.lower() in AUDIO_SUFFIXES}
+        copies = {film for film in with_text if film.suffix.lower() in VIDEO_SUFFIXES and film.with_suffix("") in names}
+        with_text -= copies
         for folder in sorted({film.parent for film in with_text}):
             files = tuple(sorted(film for film in with_text if film.parent == folder))
             self.sources.append(ImportSource("folder", folder, files=files))
@@ -304,11 +308,16 @@ class _SourceFinder:
                 self._report(
                     "second-microphone", f"{film.name} is another recording of {first_microphone_name(film)}", film
                 )
+            elif film in copies:
+                found = f"{film.name} was skipped: an audio file of the same name has the text"
+                self._report("source-unknown", found, film)
             elif film not in with_text and not unread:
                 self._report("text-missing", f"no text for {film.name}", film)
+        # A list may name files of any type.
+        listed |= {path for path in others if os.path.abspath(path) in self.named}
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDECAR_SUFFIXES}
         for path in others:
-            if path.name in HF_DATASETS_FILES or path in texts or find_vctk_audio(path):
+            if path.name in HF_DATASETS_FILES or path in texts or path in listed or find_vctk_audio(path):
                 continue
             if path.name == LANGUAGE_FILE and any(table.parent == path.parent for table in lists):
                 continue
