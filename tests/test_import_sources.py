@@ -87,6 +87,42 @@ def test_sounds_that_a_list_does_not_name_are_reported(tmp_path: Path) -> None:
     ]
 
 
+def test_a_video_with_a_text_beside_it_is_a_clip_like_a_recording(tmp_path: Path) -> None:
+    names = ("a.mp4", "b.3gp", "c.webm", "d.mkv", "e.mov", "f.caf", "transcript.mp4")
+    for name in names:
+        _files(tmp_path / "in", "sound.wav", str(Path(name).with_suffix(".txt")))
+        (tmp_path / "in" / "sound.wav").rename(tmp_path / "in" / name)
+    (source,), problems = find_sources([tmp_path / "in"], "am")
+    assert (problems, [path.name for path in source.files]) == ([], list(names))
+    done, clips = _import(tmp_path, tmp_path / "in")
+    assert (done.problems, [clip.text for clip in clips]) == ((), ["ሰላም ነው"] * len(names))
+
+
+def test_a_video_whose_text_a_recording_of_the_same_name_has_is_not_a_second_clip(tmp_path: Path) -> None:
+    _files(tmp_path, "a.wav", "a.mp4", "a.txt", "b.mp4", "b.txt", "c.mp4", "c.srt", "d.mp4")
+    sources, problems = find_sources([tmp_path], "am")
+    folder = next(source for source in sources if source.kind == "folder")
+    assert [path.name for path in folder.files] == ["a.wav", "b.mp4"]
+    assert _reported((sources, problems)) == [("source-unknown", "a.mp4"), ("text-missing", "d.mp4")]
+
+
+def test_files_of_any_type_that_a_list_names_are_not_reported_as_skipped(tmp_path: Path) -> None:
+    names = ("a.wv", "clips/b.ape", "later/c.tta", "s/d.spx", "e.wav")
+    for name in (*names, "other.ape", "s/f.wav"):
+        _files(tmp_path, "sound.wav")
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "sound.wav").rename(tmp_path / name)
+    _files(tmp_path, "e.txt", "a.txt", "s/f.txt", "s/d.txt")
+    lines = [f"{name}|ሰላም {at}\n" for at, name in enumerate(names) if name != "later/c.tta"]
+    (tmp_path / "list.csv").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "list.csv").write_text("later/c.tta|ሰላም\n", encoding="utf-8")
+    assert _reported(find_sources([tmp_path], "am")) == [("source-unknown", "other.ape")]
+    done, clips = _import(tmp_path, tmp_path)
+    assert len(clips) == 6
+    assert [problem.found for problem in done.problems] == ["other.ape was skipped"]
+
+
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
 def test_sounds_beside_a_dataset_in_columns_are_reported_only_if_it_does_not_name_them(
     ending: str, tmp_path: Path

@@ -91,8 +91,8 @@ def _to_int16(samples: AudioSamples) -> NDArray[np.int16]:
     return np.round(np.clip(np.nan_to_num(samples), -1, 1) * MAX_INT16).astype(np.int16)
 
 
-AUDIO_SUFFIXES = tuple(".wav .flac .mp3 .m4a .aac .ogg .oga .opus .wma .aif .aiff .mka .amr".split())
-VIDEO_SUFFIXES = (".mp4", ".mkv", ".avi", ".mov", ".webm", ".ts", ".mpg", ".mpeg", ".m4v", ".flv", ".wmv", ".3gp")
+AUDIO_SUFFIXES = tuple(".wav .flac .mp3 .m4a .aac .ogg .oga .opus .wma .aif .aiff .mka .amr .m4b .caf .au".split())
+VIDEO_SUFFIXES = tuple(".mp4 .mkv .avi .mov .webm .ts .mpg .mpeg .m4v .flv .wmv .3gp .3g2 .mts .m2ts".split())
 MEDIA_SUFFIXES = (*AUDIO_SUFFIXES, *VIDEO_SUFFIXES)
 BLOCK_SECONDS = 2.0
 # Clocks of files waver by less; more is a gap or a jump.

@@ -163,7 +163,7 @@ def is_list(path: Path) -> bool:
     if path.suffix.lower() in TABLE_SUFFIXES:
         return True
     # `transcript.txt` beside `transcript.wav` is the text of that file.
-    return is_list_name(path.name) and not any(is_file(path.with_suffix(ending)) for ending in AUDIO_SUFFIXES)
+    return is_list_name(path.name) and not any(is_file(path.with_suffix(ending)) for ending in MEDIA_SUFFIXES)
 
 
 def list_parts(path: Path) -> tuple[Path, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES
+from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, is_file, is_folder, is_manifest, path_exists, require_file
 from voxgraft.core.languages import base_language, canonical_language_code
@@ -164,7 +164,7 @@ def find_sources(
     problems = [
         problem
         for problem in dict.fromkeys(finder.problems)
-        if problem.code != "text-missing" or os.path.abspath(problem.file) not in finder.named
+        if problem.code not in ("text-missing", "source-unknown") or os.path.abspath(problem.file) not in finder.named
     ]
     sources = list(dict.fromkeys(finder.sources))
     if not sources:
@@ -298,8 +298,13 @@ class _SourceFinder:
         self.sources += [ImportSource("columns", path) for path in columns]  # most hold their audio inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
-        sidecars = {film: match_sidecar(film) for film in left if film.suffix.lower() in AUDIO_SUFFIXES}
+        sidecars = {film: match_sidecar(film) for film in left}
         with_text = {film: match.path for film, match in sidecars.items() if match.path}
+        # A text belongs to one file: beside `a.wav`, the video `a.mp4` is its source or a copy.
+        names = {film.with_suffix("") for film in with_text if film.suffix.lower() in AUDIO_SUFFIXES}
+        copies = {film for film in with_text if film.suffix.lower() in VIDEO_SUFFIXES and film.with_suffix("") in names}
+        for film in copies:
+            del with_text[film]
         for folder in sorted({film.parent for film in with_text}):
             files = tuple(sorted(film for film in with_text if film.parent == folder))
             self.sources.append(ImportSource("folder", folder, files=files))
@@ -308,14 +313,19 @@ class _SourceFinder:
                 self._report(
                     "second-microphone", f"{film.name} is another recording of {first_microphone_name(film)}", film
                 )
-            elif alike := film in sidecars and sidecars[film].alike:
+            elif alike := sidecars[film].alike:
                 self._report("name-ambiguous", f"no text for {film.name}: {describe_alike(alike)}", film)
+            elif film in copies:
+                found = f"{film.name} was skipped: an audio file of the same name has the text"
+                self._report("source-unknown", found, film)
             elif film not in with_text and not unread:
                 self._report("text-missing", f"no text for {film.name}", film)
+        # A list may name files of any type.
+        listed |= {path for path in others if os.path.abspath(path) in self.named}
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDECAR_SUFFIXES}
         texts |= {*with_text.values(), *(path for match in sidecars.values() for path in match.alike)}
         for path in others:
-            if path.name in HF_DATASETS_FILES or path in texts or find_vctk_audio(path):
+            if path.name in HF_DATASETS_FILES or path in texts or path in listed or find_vctk_audio(path):
                 continue
             if path.name == LANGUAGE_FILE and any(table.parent == path.parent for table in lists):
                 continue
