@@ -260,6 +260,18 @@ def is_clip_intact(path: Path, num_samples: int, expected: ClipChecksum | None) 
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
 
 
+def is_clip_usable(path: Path, expected: ClipChecksum | None) -> bool:
+    """Whether a clip's file exists and is sound, by its size. One of another size is decoded: a user may edit clips."""
+    import soundfile
+
+    try:
+        if expected is None or path.stat().st_size == expected[0]:
+            return path.is_file()
+        return bool(len(_decode_int16(path.read_bytes())) == soundfile.info(path).frames > 0)
+    except (soundfile.SoundFileError, OSError):
+        return False
+
+
 def _decode_int16(data: bytes) -> Any:
     import soundfile
 
