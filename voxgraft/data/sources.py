@@ -6,9 +6,11 @@ beside each. `find_sources` goes through files and folders and pairs recordings 
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, is_file, is_folder, is_manifest, path_exists, require_file
 from voxgraft.core.languages import base_language, canonical_language_code
+from voxgraft.core.results import pluralize
 from voxgraft.data.folder import AudioStamp
 from voxgraft.data.lists import (
     AUDIO_FOLDERS,
@@ -36,13 +39,17 @@ from voxgraft.data.lists import (
     is_list,
     list_folder,
     list_parts,
+    match_audio_files,
+    match_sidecar,
     read_arrow_audio_names,
     read_transcript_list,
 )
 from voxgraft.data.manifest import MANIFEST_NAME, SourceProblem
+from voxgraft.data.names import FileMatch, describe_alike, iter_alike, normalize_name
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES, is_label_track
 
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
+_SoundsByName = tuple[tuple[str, Path | None], ...]
 HASHED_EDGE_BYTES = 1 << 20
 MAX_FAULTY_LINE_BYTES = 1000
 _FIELD_DELIMITERS = re.compile(r"[ ]*[|\t;,\"{}\r\n]+[ ]*")
@@ -68,6 +75,14 @@ ABOUT_FILE_PREFIXES = ("readme", "license", "licence", "copying", "notice", "cha
 # In LibriTTS these hold the texts of `.normalized.txt` a second time.
 LIBRITTS_COPY_SUFFIXES = (".original.txt", ".trans.tsv", ".book.tsv")
 LIBRITTS_TABLES = ("speakers.tsv", "reader_book.tsv", "eval_sentences10.tsv")
+# Common Voice: the list of all clips that people accepted, its three parts, lists of clips that nobody accepted, and
+# tables that are no lists of clips.
+COMMON_VOICE_LIST, COMMON_VOICE_PARTS = "validated.tsv", ("train.tsv", "dev.tsv", "test.tsv")
+COMMON_VOICE_UNACCEPTED = ("invalidated.tsv", "other.tsv")
+COMMON_VOICE_TABLES = ("clip_durations.tsv", "reported.tsv", "validated_sentences.tsv", "unvalidated_sentences.tsv")
+COMMON_VOICE_COLUMNS = frozenset(("client_id", "path", "sentence"))
+LIST_CODES = ("list-numbers", "list-unaccepted")
+_NUMBER = re.compile(r"[-+]?[\d.,:]+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +162,7 @@ def find_sources(
 ) -> tuple[list[ImportSource], list[SourceProblem]]:
     """Sources in files and folders, including all subfolders, and what could not be used; an error if there is none."""
     roots = tuple(dict.fromkeys(place if is_folder(place) else place.parent for place in places))
-    finder = _SourceFinder(language, encoding, roots)
+    finder = _SourceFinder(language, encoding, roots, {os.path.abspath(place) for place in places})
     files: list[Path] = []
     for place in places:
         if not path_exists(place):
@@ -165,9 +180,12 @@ def find_sources(
     ]
     sources = list(dict.fromkeys(finder.sources))
     if not sources:
+        # What is wrong with a list says more than its recordings, which then have no text.
+        problems.sort(key=lambda problem: problem.code not in LIST_CODES)
         seen = "; ".join(problem.found for problem in problems[:3])
         where = ", ".join(map(str, places))
-        raise FileError("source-none", seen or f"{where} contains no recording with a text", where=where)
+        cure = problems[0].finding().cure if problems and problems[0].code in LIST_CODES else ""
+        raise FileError("source-none", seen or f"{where} contains no recording with a text", where=where, cure=cure)
     return sorted(sources, key=lambda source: str(source.text)), problems
 
 
@@ -226,12 +244,15 @@ def _read_edges(path: Path, edge: int, whole: int) -> bytes:
 class _SourceFinder:
     """Goes from folder to folder and remembers which audio files the lists have named."""
 
-    def __init__(self, language: str, encoding: str | None, roots: tuple[Path, ...]) -> None:
+    def __init__(self, language: str, encoding: str | None, roots: tuple[Path, ...], given: set[str]) -> None:
         self.language, self.encoding, self.roots = language, encoding, roots
+        self.given = given  # absolute paths of files and folders that the user named
         self.sources: list[ImportSource] = []
         self.problems: list[SourceProblem] = []
         self.named: set[str] = set()  # absolute paths of audio files that a list names
         self.places: dict[Path, set[tuple[str, float]]] = {}  # for each list its clips, as audio file and start
+        self.sounds: dict[Path, _SoundsByName | None] = {}  # for each list that was read
+        self.numbers: dict[Path, str] = {}  # lists with numbers in place of texts, and the first of these
 
     def scan_tree(self, folder: Path) -> None:
         """A folder with all subfolders."""
@@ -246,11 +267,42 @@ class _SourceFinder:
             for name in (name for name in folders if os.path.islink(here / name)):
                 self._report("source-unknown", f"{name} is a link to a folder; name the folder itself", here / name)
             paths = [here / name for name in sorted(names) if not name.startswith(".") and name not in left_out]
-            if not self.sort(paths):
+            if not self.sort(self._leave_out_of_common_voice(here, paths)):
                 folders[:] = [name for name in folders if name not in AUDIO_FOLDERS]
 
-    def _report(self, code: str, found: str, path: Path | str) -> None:
-        self.problems.append(SourceProblem(code, found, str(path)))
+    def _report(self, code: str, found: str, path: Path | str, cure: str = "") -> None:
+        self.problems.append(SourceProblem(code, found, str(path), cure=cure))
+
+    def _leave_out_of_common_voice(self, folder: Path, paths: Sequence[Path]) -> list[Path]:
+        """The files of a folder without those lists of Common Voice that are not to be imported.
+
+        `invalidated.tsv` holds clips that people rejected, `other.tsv` clips that too few people have heard.
+        """
+        lists = {
+            path.name: path
+            for path in paths
+            if path.name in (COMMON_VOICE_LIST, *COMMON_VOICE_PARTS, *COMMON_VOICE_UNACCEPTED)
+            and _read_header(path) >= COMMON_VOICE_COLUMNS
+        }
+        if not lists:
+            return list(paths)
+        used = [COMMON_VOICE_LIST] if COMMON_VOICE_LIST in lists else [*COMMON_VOICE_PARTS]
+        kept = {name for name, path in lists.items() if name in used or os.path.abspath(path) in self.given}
+        # The names are read in any case, so that no clip of these lists is reported as a recording without a text.
+        sounds = {name: dict(self._read_names(path) or ()) for name, path in lists.items()}
+        known = {audio for name in kept for audio in sounds[name]}
+        left = {name: count for name in lists if name not in kept and (count := len(sounds[name].keys() - known))}
+        if left:
+            shown = ", ".join(f"{name} ({pluralize(count, 'clip')})" for name, count in left.items())
+            found = f"not imported from Common Voice: {shown}; imported: {', '.join(sorted(kept)) or 'nothing'}"
+            example = shlex.quote(str(lists[next(iter(left))]))
+            cure = f"no action needed. To import one of these lists anyway, add its file to the sources: {example}"
+            self._report("list-unaccepted", found, folder, cure)
+        return [
+            path
+            for path in paths
+            if path.name not in COMMON_VOICE_TABLES and (path.name not in lists or path.name in kept)
+        ]
 
     def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
         """Find sources among files of one folder; False if a list cannot be read, so that its audio is unknown."""
@@ -277,6 +329,10 @@ class _SourceFinder:
         lists = [path for path in lists if path not in own]
         used = self._pair(subtitles, films, media)
         sounds = {path: self._read_names(path) for path in (*lists, *columns)}
+        for path in [path for path in lists if path in self.numbers]:
+            lists.remove(path)
+            found = f"{path.name} has only numbers where texts should be, the first {self.numbers[path]!r:.40}"
+            self._report("list-numbers", found, path)
         unread = [path for path, names in sounds.items() if names is None]
         # Lists whose clips are all in a longer one are left out: `metadata_train.csv` beside `metadata.csv` would give
         # every clip twice, and a second speaker.
@@ -295,11 +351,13 @@ class _SourceFinder:
         self.sources += [ImportSource("columns", path) for path in columns]  # most hold their audio inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
-        with_text = {film for film in left if find_sidecar(film)}
+        sidecars = {film: match_sidecar(film) for film in left}
+        with_text = {film: match.path for film, match in sidecars.items() if match.path}
         # A text belongs to one file: beside `a.wav`, the video `a.mp4` is its source or a copy.
         names = {film.with_suffix("") for film in with_text if film.suffix.lower() in AUDIO_SUFFIXES}
         copies = {film for film in with_text if film.suffix.lower() in VIDEO_SUFFIXES and film.with_suffix("") in names}
-        with_text -= copies
+        for film in copies:
+            del with_text[film]
         for folder in sorted({film.parent for film in with_text}):
             files = tuple(sorted(film for film in with_text if film.parent == folder))
             self.sources.append(ImportSource("folder", folder, files=files))
@@ -308,6 +366,8 @@ class _SourceFinder:
                 self._report(
                     "second-microphone", f"{film.name} is another recording of {first_microphone_name(film)}", film
                 )
+            elif alike := sidecars[film].alike:
+                self._report("name-ambiguous", f"no text for {film.name}: {describe_alike(alike)}", film)
             elif film in copies:
                 found = f"{film.name} was skipped: an audio file of the same name has the text"
                 self._report("source-unknown", found, film)
@@ -316,6 +376,7 @@ class _SourceFinder:
         # A list may name files of any type.
         listed |= {path for path in others if os.path.abspath(path) in self.named}
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDECAR_SUFFIXES}
+        texts |= {*with_text.values(), *(path for match in sidecars.values() for path in match.alike)}
         for path in others:
             if path.name in HF_DATASETS_FILES or path in texts or path in listed or find_vctk_audio(path):
                 continue
@@ -329,9 +390,16 @@ class _SourceFinder:
                 self._report("source-unknown", f"{path.name} was skipped{why}", path)
         return not unread
 
-    def _read_names(self, path: Path) -> tuple[tuple[str, Path | None], ...] | None:
+    def _read_names(self, path: Path) -> _SoundsByName | None:
         """Audio files by the names that a list has for them. None: the list cannot be read."""
+        if path not in self.sounds:
+            self.sounds[path] = self._find_sounds(path)
+        return self.sounds[path]
+
+    def _find_sounds(self, path: Path) -> _SoundsByName | None:
         names: dict[str, None] = {}
+        texts: list[str] = []  # the audio of the rows whose text is not a number
+        as_text = ""  # the first number
         faulty: set[int] = set()
         try:
             if path.suffix.lower() in COLUMNAR_SUFFIXES:
@@ -339,15 +407,26 @@ class _SourceFinder:
             else:
                 for row in read_transcript_list(path, self.encoding):
                     if isinstance(row, TranscriptRow):
+                        if not _NUMBER.fullmatch(row.text.strip()):
+                            texts.append(row.audio)
+                        elif not as_text:
+                            as_text = row.text.strip()
                         self.places.setdefault(path, set()).add((row.audio, row.start))
                         names[row.audio] = None
                     else:
                         faulty |= set(row.lines)
         except VoxgraftError:
             return None
-        found = {name: find_audio_file(list_folder(path), name, self.roots) for name in names}
+        is_table = path.suffix.lower() not in COLUMNAR_SUFFIXES
+        matches = match_audio_files(list_folder(path), names, self.roots, any_case=is_table)
+        found = {name: match.path for name, match in matches.items()}
+        # A first line without a recording is a header with names of columns that are not known.
+        heads = [audio for audio in [*names][:1] if found[audio] is None and not audio.lower().endswith(MEDIA_SUFFIXES)]
+        if as_text and (not texts or texts == heads):
+            self.numbers[path] = as_text
+            return ()  # its recordings may have their texts elsewhere
         # A file named on a line that cannot be used has its text there: that line is reported, not the file.
-        sounds = list(found.values())
+        sounds = [*found.values(), *(file for match in matches.values() for file in match.alike)]
         if faulty:
             with path.open("rb") as stream:
                 for number, line in enumerate(stream, 1):
@@ -366,12 +445,15 @@ class _SourceFinder:
         # Subtitles in the wanted language first, then those that name none. With the media given, any.
         own = canonical_language_code(self.language) or self.language
         spoken = {path: _language_in_name(path, films, subtitles, self.language) for path in subtitles}
-        for path in sorted(spoken, key=lambda path: (spoken[path] is None, str(path))):
-            named = spoken[path]
+        stems = {path: named[0] if named else path.stem for path, named in spoken.items()}
+        matches = {path: _find_media_beside(path, stem, films) for path, stem in stems.items()}
+        is_exact = {path: match.path is not None and match.path.stem == stems[path] for path, match in matches.items()}
+        for path in sorted(spoken, key=lambda path: (spoken[path] is None, not is_exact[path], str(path))):
+            named, match = spoken[path], matches[path]
             if media is None and named is not None and named[1] != own:
                 self._report("source-unknown", f"{path.name} is in another language ({named[1]}, not {own})", path)
                 continue
-            film = media or _find_media_beside(path, named[0] if named else path.stem, films)
+            film = media or match.path
             is_annotation = path.suffix.lower() in (".textgrid", ".txt")
             if film is None and path.suffix.lower() == ".txt":  # Audacity's own name for the file is `Label Track.txt`
                 beside = [one for one in films if one.parent == path.parent]
@@ -379,21 +461,35 @@ class _SourceFinder:
             whole = find_sidecar(film) if film and is_annotation else None
             if film is not None and whole is not None and whole != path:
                 self._report("source-unknown", f"{path.name} was skipped: {whole.name} has the whole text", path)
+            elif film is None and match.alike:
+                self._report("name-ambiguous", f"no recording for {path.name}: {describe_alike(match.alike)}", path)
             elif film is None:
                 self._report("media-missing", f"no recording for {path.name}", path)
             elif film in used:
                 self._report("source-unknown", f"{path.name} was skipped: {film.name} already has another text", path)
             else:
+                if film == match.path and match.is_other_case:
+                    self._report("name-case", f"{film.name} is used for {path.name}", path)
                 used.add(film)
                 self.sources.append(ImportSource("subtitles", path, film))
         return used
+
+
+def _read_header(path: Path) -> set[str]:
+    """The names of the columns in the first line of a table with tabs; empty if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            line = stream.readline(MAX_FAULTY_LINE_BYTES).removeprefix(codecs.BOM_UTF8)
+    except OSError:
+        return set()
+    return {cell.strip().lower() for cell in line.decode("utf-8", "replace").split("\t")}
 
 
 def _language_in_name(
     subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
 ) -> tuple[str, str] | None:
     """The film's name and the language in `film.am.srt`. An unknown code, or one without a film, is only a name."""
-    if _find_media_beside(subtitles, subtitles.stem, films):
+    if _find_media_beside(subtitles, subtitles.stem, films).path:
         return None
     for form in _LANGUAGE_SUFFIXES:
         match = form.match(subtitles.stem)
@@ -403,15 +499,24 @@ def _language_in_name(
         is_own = word.lower() == base_language(language)
         code = canonical_language_code(word) or (word.lower() if is_own else None)
         siblings = [path for path in others if path.stem == stem and path.parent == subtitles.parent]
-        if code is not None and (siblings or _find_media_beside(subtitles, stem, films)):
+        if code is not None and (siblings or _find_media_beside(subtitles, stem, films).path):
             return stem, code
     return None
 
 
-def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> Path | None:
+def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> FileMatch:
     """The media file of a name: among those found, or beside subtitles that were given alone."""
     for film in films:
         if film.stem == stem and film.parent == subtitles.parent:
-            return film
-    beside = (subtitles.with_name(stem + ending) for ending in MEDIA_SUFFIXES)
-    return next((path for path in beside if is_file(path)), None)
+            return FileMatch(film)
+    beside = [subtitles.with_name(stem + ending) for ending in MEDIA_SUFFIXES]
+    if exact := next((path for path in beside if is_file(path)), None):
+        return FileMatch(exact)
+    # `film.mp4` and `film.wav` have one name: which of them is used does not matter.
+    for any_case in (False, True):
+        if found := list(iter_alike(beside, any_case=any_case)):
+            if len({path.stem for path in found}) > 1:
+                return FileMatch(alike=tuple(found))
+            is_other_case = normalize_name(found[0].stem) != normalize_name(stem)
+            return FileMatch(found[0], is_other_case=is_other_case)
+    return FileMatch()
