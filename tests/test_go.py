@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,6 +43,7 @@ SHORT: dict[str, dict[str, Any]] = {
     },
 }
 """A training of a second."""
+ETHIOPIC_LETTER, ETHIOPIC_LINE = re.compile(r"[\u1200-\u1360]"), re.compile(r"[^\n]*[\u1200-\u137f][^\n]*")
 
 
 def new_run(folder: Path) -> Path:
@@ -519,3 +521,37 @@ def _sources(run: Path) -> list[str]:
     import yaml
 
     return list(yaml.safe_load((run / "run.yaml").read_text(encoding="utf-8"))["data"]["sources"])
+
+
+def test_digits_without_a_token_end_it_before_the_clips_are_encoded_and_the_fix_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # No rule writes numbers of Georgian as words, and the tiny base has no token for digits.
+    listed = tmp_path / "talks"
+    write_talks(listed, 4, 3)
+    texts = [path for path in listed.iterdir() if path.suffix in (".srt", ".vtt")]
+    for path in texts:
+        text = ETHIOPIC_LINE.sub(lambda line: f"2 {line[0]}", path.read_text("utf-8"), count=1)
+        path.write_text(ETHIOPIC_LETTER.sub(lambda one: "აბგდევზთიკ"[ord(one[0]) % 10], text), "utf-8")
+    run = tmp_path / "run"
+    made = ["new", str(run), "--base", "tiny", "--language", "ka", "--sources", str(listed), "--quiet"]
+    assert run_cli(made) == 0
+    rewrite_run_yaml(run / "run.yaml", SHORT | {"train": {**SHORT["train"], "sample_texts": ["ka:და"]}})
+    with pytest.raises(VoxgraftError) as caught:
+        gone(run)
+    assert caught.value.code == "clips-text-unknown"
+    assert "symbols without a token: 2 (" in caught.value.finding.found
+    cure = caught.value.finding.cure
+    assert f"voxgraft go {run} --reimport" in cure
+    assert "voxgraft graft /" not in cure, "a new graft cannot help"
+    assert not (run / "data" / "train").exists()
+    # A run that was prepared before says the same in `check`.
+    assert run_cli(["prepare", str(run), "--quiet"]) == 0
+    capsys.readouterr()
+    assert run_cli(["check", str(run), "--json"]) == 1
+    checked = json.loads(capsys.readouterr().out)
+    cures = {item["cure"] for item in checked["findings"] if item["code"] == "clips-text-unknown"}
+    assert cures == {cure}
+    for path in texts:
+        path.write_text(re.sub(r"^2 (?=\D)", "ორი ", path.read_text("utf-8"), flags=re.MULTILINE), "utf-8")
+    assert gone(run, until="check", reimport=True).exit_code == 0

@@ -264,6 +264,13 @@ def is_punctuation(character: str) -> bool:
     return script_of(character) not in SHARED_SCRIPTS or bool(_GENERAL_PUNCTUATION.match(character))
 
 
+def can_be_new_token(character: str) -> bool:
+    """Whether a graft can give a character a token: a letter, punctuation or a script's own sign, no general symbol."""
+    if is_letter(character) or is_punctuation(character) or character in ZERO_WIDTH:
+        return True
+    return script_of(character) not in (*SHARED_SCRIPTS, "Other") and not character.isspace()
+
+
 def count_scripts(characters: Iterable[str]) -> dict[str, int]:
     """How many letters of each real script there are, most frequent first."""
     return dict(count_letters_by_script(Counter(characters)).most_common())

@@ -6,9 +6,11 @@ beside each. `find_sources` goes through files and folders and pairs recordings 
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, is_file, is_folder, is_manifest, path_exists, require_file
 from voxgraft.core.languages import base_language, canonical_language_code
+from voxgraft.core.results import pluralize
 from voxgraft.data.folder import AudioStamp
 from voxgraft.data.lists import (
     AUDIO_FOLDERS,
@@ -43,6 +46,7 @@ from voxgraft.data.manifest import MANIFEST_NAME, SourceProblem
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES, is_label_track
 
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
+_SoundsByName = tuple[tuple[str, Path | None], ...]
 HASHED_EDGE_BYTES = 1 << 20
 MAX_FAULTY_LINE_BYTES = 1000
 _FIELD_DELIMITERS = re.compile(r"[ ]*[|\t;,\"{}\r\n]+[ ]*")
@@ -68,6 +72,14 @@ ABOUT_FILE_PREFIXES = ("readme", "license", "licence", "copying", "notice", "cha
 # In LibriTTS these hold the texts of `.normalized.txt` a second time.
 LIBRITTS_COPY_SUFFIXES = (".original.txt", ".trans.tsv", ".book.tsv")
 LIBRITTS_TABLES = ("speakers.tsv", "reader_book.tsv", "eval_sentences10.tsv")
+# Common Voice: the list of all clips that people accepted, its three parts, lists of clips that nobody accepted, and
+# tables that are no lists of clips.
+COMMON_VOICE_LIST, COMMON_VOICE_PARTS = "validated.tsv", ("train.tsv", "dev.tsv", "test.tsv")
+COMMON_VOICE_UNACCEPTED = ("invalidated.tsv", "other.tsv")
+COMMON_VOICE_TABLES = ("clip_durations.tsv", "reported.tsv", "validated_sentences.tsv", "unvalidated_sentences.tsv")
+COMMON_VOICE_COLUMNS = frozenset(("client_id", "path", "sentence"))
+LIST_CODES = ("list-numbers", "list-unaccepted")
+_NUMBER = re.compile(r"[-+]?[\d.,:]+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +159,7 @@ def find_sources(
 ) -> tuple[list[ImportSource], list[SourceProblem]]:
     """Sources in files and folders, including all subfolders, and what could not be used; an error if there is none."""
     roots = tuple(dict.fromkeys(place if is_folder(place) else place.parent for place in places))
-    finder = _SourceFinder(language, encoding, roots)
+    finder = _SourceFinder(language, encoding, roots, {os.path.abspath(place) for place in places})
     files: list[Path] = []
     for place in places:
         if not path_exists(place):
@@ -165,9 +177,12 @@ def find_sources(
     ]
     sources = list(dict.fromkeys(finder.sources))
     if not sources:
+        # What is wrong with a list says more than its recordings, which then have no text.
+        problems.sort(key=lambda problem: problem.code not in LIST_CODES)
         seen = "; ".join(problem.found for problem in problems[:3])
         where = ", ".join(map(str, places))
-        raise FileError("source-none", seen or f"{where} contains no recording with a text", where=where)
+        cure = problems[0].finding().cure if problems and problems[0].code in LIST_CODES else ""
+        raise FileError("source-none", seen or f"{where} contains no recording with a text", where=where, cure=cure)
     return sorted(sources, key=lambda source: str(source.text)), problems
 
 
@@ -226,12 +241,15 @@ def _read_edges(path: Path, edge: int, whole: int) -> bytes:
 class _SourceFinder:
     """Goes from folder to folder and remembers which audio files the lists have named."""
 
-    def __init__(self, language: str, encoding: str | None, roots: tuple[Path, ...]) -> None:
+    def __init__(self, language: str, encoding: str | None, roots: tuple[Path, ...], given: set[str]) -> None:
         self.language, self.encoding, self.roots = language, encoding, roots
+        self.given = given  # absolute paths of files and folders that the user named
         self.sources: list[ImportSource] = []
         self.problems: list[SourceProblem] = []
         self.named: set[str] = set()  # absolute paths of audio files that a list names
         self.places: dict[Path, set[tuple[str, float]]] = {}  # for each list its clips, as audio file and start
+        self.sounds: dict[Path, _SoundsByName | None] = {}  # for each list that was read
+        self.numbers: dict[Path, str] = {}  # lists with numbers in place of texts, and the first of these
 
     def scan_tree(self, folder: Path) -> None:
         """A folder with all subfolders."""
@@ -246,11 +264,42 @@ class _SourceFinder:
             for name in (name for name in folders if os.path.islink(here / name)):
                 self._report("source-unknown", f"{name} is a link to a folder; name the folder itself", here / name)
             paths = [here / name for name in sorted(names) if not name.startswith(".") and name not in left_out]
-            if not self.sort(paths):
+            if not self.sort(self._leave_out_of_common_voice(here, paths)):
                 folders[:] = [name for name in folders if name not in AUDIO_FOLDERS]
 
-    def _report(self, code: str, found: str, path: Path | str) -> None:
-        self.problems.append(SourceProblem(code, found, str(path)))
+    def _report(self, code: str, found: str, path: Path | str, cure: str = "") -> None:
+        self.problems.append(SourceProblem(code, found, str(path), cure=cure))
+
+    def _leave_out_of_common_voice(self, folder: Path, paths: Sequence[Path]) -> list[Path]:
+        """The files of a folder without those lists of Common Voice that are not to be imported.
+
+        `invalidated.tsv` holds clips that people rejected, `other.tsv` clips that too few people have heard.
+        """
+        lists = {
+            path.name: path
+            for path in paths
+            if path.name in (COMMON_VOICE_LIST, *COMMON_VOICE_PARTS, *COMMON_VOICE_UNACCEPTED)
+            and _read_header(path) >= COMMON_VOICE_COLUMNS
+        }
+        if not lists:
+            return list(paths)
+        used = [COMMON_VOICE_LIST] if COMMON_VOICE_LIST in lists else [*COMMON_VOICE_PARTS]
+        kept = {name for name, path in lists.items() if name in used or os.path.abspath(path) in self.given}
+        # The names are read in any case, so that no clip of these lists is reported as a recording without a text.
+        sounds = {name: dict(self._read_names(path) or ()) for name, path in lists.items()}
+        known = {audio for name in kept for audio in sounds[name]}
+        left = {name: count for name in lists if name not in kept and (count := len(sounds[name].keys() - known))}
+        if left:
+            shown = ", ".join(f"{name} ({pluralize(count, 'clip')})" for name, count in left.items())
+            found = f"not imported from Common Voice: {shown}; imported: {', '.join(sorted(kept)) or 'nothing'}"
+            example = shlex.quote(str(lists[next(iter(left))]))
+            cure = f"no action needed. To import one of these lists anyway, add its file to the sources: {example}"
+            self._report("list-unaccepted", found, folder, cure)
+        return [
+            path
+            for path in paths
+            if path.name not in COMMON_VOICE_TABLES and (path.name not in lists or path.name in kept)
+        ]
 
     def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
         """Find sources among files of one folder; False if a list cannot be read, so that its audio is unknown."""
@@ -277,6 +326,10 @@ class _SourceFinder:
         lists = [path for path in lists if path not in own]
         used = self._pair(subtitles, films, media)
         sounds = {path: self._read_names(path) for path in (*lists, *columns)}
+        for path in [path for path in lists if path in self.numbers]:
+            lists.remove(path)
+            found = f"{path.name} has only numbers where texts should be, the first {self.numbers[path]!r:.40}"
+            self._report("list-numbers", found, path)
         unread = [path for path, names in sounds.items() if names is None]
         # Lists whose clips are all in a longer one are left out: `metadata_train.csv` beside `metadata.csv` would give
         # every clip twice, and a second speaker.
@@ -329,9 +382,16 @@ class _SourceFinder:
                 self._report("source-unknown", f"{path.name} was skipped{why}", path)
         return not unread
 
-    def _read_names(self, path: Path) -> tuple[tuple[str, Path | None], ...] | None:
+    def _read_names(self, path: Path) -> _SoundsByName | None:
         """Audio files by the names that a list has for them. None: the list cannot be read."""
+        if path not in self.sounds:
+            self.sounds[path] = self._find_sounds(path)
+        return self.sounds[path]
+
+    def _find_sounds(self, path: Path) -> _SoundsByName | None:
         names: dict[str, None] = {}
+        texts: list[str] = []  # the audio of the rows whose text is not a number
+        as_text = ""  # the first number
         faulty: set[int] = set()
         try:
             if path.suffix.lower() in COLUMNAR_SUFFIXES:
@@ -339,6 +399,10 @@ class _SourceFinder:
             else:
                 for row in read_transcript_list(path, self.encoding):
                     if isinstance(row, TranscriptRow):
+                        if not _NUMBER.fullmatch(row.text.strip()):
+                            texts.append(row.audio)
+                        elif not as_text:
+                            as_text = row.text.strip()
                         self.places.setdefault(path, set()).add((row.audio, row.start))
                         names[row.audio] = None
                     else:
@@ -346,6 +410,11 @@ class _SourceFinder:
         except VoxgraftError:
             return None
         found = {name: find_audio_file(list_folder(path), name, self.roots) for name in names}
+        # A first line without a recording is a header with names of columns that are not known.
+        heads = [audio for audio in [*names][:1] if found[audio] is None and not audio.lower().endswith(MEDIA_SUFFIXES)]
+        if as_text and (not texts or texts == heads):
+            self.numbers[path] = as_text
+            return ()  # its recordings may have their texts elsewhere
         # A file named on a line that cannot be used has its text there: that line is reported, not the file.
         sounds = list(found.values())
         if faulty:
@@ -387,6 +456,16 @@ class _SourceFinder:
                 used.add(film)
                 self.sources.append(ImportSource("subtitles", path, film))
         return used
+
+
+def _read_header(path: Path) -> set[str]:
+    """The names of the columns in the first line of a table with tabs; empty if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            line = stream.readline(MAX_FAULTY_LINE_BYTES).removeprefix(codecs.BOM_UTF8)
+    except OSError:
+        return set()
+    return {cell.strip().lower() for cell in line.decode("utf-8", "replace").split("\t")}
 
 
 def _language_in_name(

@@ -11,7 +11,8 @@ import contextlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ from voxgraft.config.run import RunSettings, TrainSettings
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file
+from voxgraft.core.languages import can_be_new_token
+from voxgraft.core.results import format_names
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.data.manifest import MANIFEST_NAME, ROLE_BY_SPLIT, read_manifest, resolve_manifest_path
 from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
@@ -34,6 +37,7 @@ from voxgraft.dataset.sets import (
     check_prompt_copies,
     check_text_tokenization,
     check_unused_rows,
+    is_unknown_share_serious,
     open_clip_dataset,
 )
 from voxgraft.dataset.shards import ClipDataset, DatasetRole, DatasetSubset, read_dataset_index
@@ -263,9 +267,61 @@ def _open_checked_set(
         clips = pairs
     unknown = requirements.graft.tokenizer.unknown_id if role != "replay" else None
     spec = requirements.spec if language == requirements.language else requirements.base_spec
-    findings += check_clip_dataset(clips, spec, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED)
+    faults = check_clip_dataset(clips, spec, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED)
+    if language == requirements.language:
+        texts = [info.text for info in clips.infos]
+        faults = [_explain_unknown(requirements, it, texts) if it.code == "clips-text-unknown" else it for it in faults]
+    findings += faults
     findings += check_text_tokenization(clips, lambda text: requirements.text_encoder.encode(text, language))
     return clips
+
+
+def _explain_unknown(requirements: DataRequirements, item: Finding, texts: Iterable[str]) -> Finding:
+    """The finding with the characters that have no token, and the fix that works for them.
+
+    No graft gives a token to ASCII digits and general symbols: only other texts help there.
+    """
+    text_encoder = requirements.text_encoder
+    tokenizer = text_encoder.grown or text_encoder.base
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(tokenizer.unknown_text(text_encoder.prepare(text)))
+    signs = [one for one in counts if not one.isspace() and not can_be_new_token(one)]
+    if not signs:
+        return item
+    shown = format_names([f"{one} ({counts[one]:,}x)" for one in sorted(signs, key=lambda one: -counts[one])])
+    run = shlex.quote(str(requirements.run.path))
+    cure = (
+        "in the texts of the recordings, write these digits and symbols as words, or remove them: `voxgraft graft` "
+        "gives tokens to letters only. "
+    )
+    again = f"`voxgraft go {run} --reimport`"
+    if requirements.settings.data.sources:
+        cure += f"Then run {again}, which imports the texts again."
+    else:
+        cure += f"Import the texts again with `voxgraft data import`, then run `voxgraft go {run}`."
+    if any(can_be_new_token(one) for one in counts):
+        cure += f" For letters without a token, run `voxgraft graft {run}` and `voxgraft prepare {run}` again."
+    return replace(item, found=f"{item.found}; digits and symbols without a token: {shown}", cure=cure)
+
+
+def check_clip_texts(requirements: DataRequirements, texts_by_role: Mapping[str, Sequence[str]]) -> Finding | None:
+    """The error that prepared clips would be refused with, by their texts alone; None if there is none."""
+    unknown_id = requirements.graft.tokenizer.unknown_id
+    for role, texts in texts_by_role.items():
+        num_tokens = num_unknown = num_texts = 0
+        for text in texts:
+            try:
+                ids = list(requirements.text_encoder.encode(text, requirements.language))
+            except VoxgraftError:  # `prepare` reports it and leaves the clip out
+                continue
+            num_tokens, num_unknown = num_tokens + len(ids), num_unknown + ids.count(unknown_id)
+            num_texts += unknown_id in ids
+        if is_unknown_share_serious(num_unknown, num_tokens):
+            found = f"{num_texts:,} of {len(texts):,} texts have {num_unknown:,} unknown tokens"
+            item = finding("clips-text-unknown", found, where=role, level="error")
+            return _explain_unknown(requirements, item, texts)
+    return None
 
 
 def _open_pairs(

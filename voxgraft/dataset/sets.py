@@ -479,10 +479,15 @@ def check_clip_dataset(
         message += f" (first clip: {first})" if first else ""
         is_serious = code in _SHARE_DEPENDENT_FAULTS and len(names) >= MIN_ERROR_SHARE * len(clips)
         if code == "clips-text-unknown":
-            is_serious = values >= _UNKNOWN_ERROR_SHARE * int(clips.num_text.sum())
+            is_serious = is_unknown_share_serious(values, int(clips.num_text.sum()))
         level: Level | None = "error" if is_serious else None
         findings.append(finding(code, message, where=clips.name, level=level))
     return findings
+
+
+def is_unknown_share_serious(num_unknown: int, num_tokens: int) -> bool:
+    """Whether so many tokens of a set are unknown that training is refused."""
+    return num_unknown > 0 and num_unknown >= _UNKNOWN_ERROR_SHARE * num_tokens
 
 
 def count_trailing_run(codes: AnyArray) -> int:

@@ -70,6 +70,7 @@ from voxgraft.pipeline.stages import (
     STAGE_SKIPPED,
     STAGE_STARTING,
     PipelineContext,
+    require_known_texts,
     require_steps_left,
     survey_stages,
 )
@@ -381,6 +382,8 @@ def run_pipeline(settings: GoSettings) -> GoResult:
             continue
         if name == "train":  # the data exists now, which a check at the start may not have had
             _require_later_stages(work, stages, after_data=True)
+        if name == "prepare" and "check" in stages:
+            require_known_texts(work)
         began = time.monotonic()
         try:
             result = run_command(work)

@@ -50,6 +50,7 @@ from voxgraft.dataset.run_data import (
     DEFAULT_STEPS,
     DataRequirements,
     build_sampler,
+    check_clip_texts,
     compute_set_weights,
     load_run_data,
     open_run_context,
@@ -475,19 +476,42 @@ def _resolve_num_steps(work: PipelineContext) -> float:
         return train.steps or DEFAULT_STEPS
     if merged or settings.base is None:
         return math.inf
-    family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
-    files = family.files(resolve_base_folder(settings.base))
-    base = (family, files, open_tokenizer(files.tokenizer))
     # Epochs become steps by the data: the sampler is built as `train` builds it.
-    requirements = DataRequirements.of(
-        work.run, settings, load_graft(work.run.graft), base, read_tensor_shapes(files.checkpoint)
-    )
+    requirements = _read_requirements(work, settings.base)
     data = load_run_data(requirements, merged=merged)
     raise_first_error(data.findings)
     stream = build_sampler(
         settings, requirements.spec, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
     )
     return resolve_num_steps(train, stream)
+
+
+def _read_requirements(work: PipelineContext, base: Path) -> DataRequirements:
+    family = resolve_base_family(resolve_base_folder(base), work.settings.family)
+    files = family.files(resolve_base_folder(base))
+    parts = (family, files, open_tokenizer(files.tokenizer))
+    shapes = read_tensor_shapes(files.checkpoint)
+    return DataRequirements.of(work.run, work.settings, load_graft(work.run.graft), parts, shapes)
+
+
+def require_known_texts(work: PipelineContext) -> None:
+    """Raise what `check` would refuse the clips with, before hours of encoding them."""
+    data, dataset = work.settings.data, resolve_dataset(work)
+    try:
+        if work.settings.base is None or work.card is None or not decide_train(work).runs:
+            return
+        clips, _ = select_clips(dataset.manifest, work.language)
+        requirements = _read_requirements(work, work.settings.base)
+    except VoxgraftError:  # the stages that need these report it
+        return
+    named = {"train": data.train, "valid": data.valid}  # sets that run.yaml names are not made of these clips
+    texts: dict[str, list[str]] = {
+        role: [clip.text for clip in clips if clip.split == split]
+        for split, role in ROLE_BY_SPLIT.items()
+        if not named[role]
+    }
+    if (item := check_clip_texts(requirements, texts)) is not None:
+        raise GraftError.of(replace(item, where=str(dataset.manifest)))
 
 
 EVALUATION_NAME = "default"

@@ -23,6 +23,7 @@ from voxgraft.core.languages import (
     SHARED_SCRIPTS,
     ZERO_WIDTH,
     Exemplar,
+    can_be_new_token,
     count_letters_by_script,
     count_scripts,
     find_exemplar,
@@ -249,11 +250,8 @@ def _missing_characters(base: Tokenizer, prepare: TextPreprocessor, characters: 
     surviving |= {character for text in surviving for character in find_surviving_text(base, prepare, text)}
     new = set()
     for character in surviving - base.characters:
-        # Never a general symbol, space or control character; a script's own signs are fine.
-        usable = is_letter(character) or is_punctuation(character) or character in ZERO_WIDTH
-        if not usable:
-            usable = script_of(character) not in (*SHARED_SCRIPTS, "Other") and not character.isspace()
-        if usable and survives_preprocessing(base, prepare, character):
+        # Never a general symbol, space or control character.
+        if can_be_new_token(character) and survives_preprocessing(base, prepare, character):
             new.add(character)
     return new
 
