@@ -36,7 +36,7 @@ ORDER = (
 LOOSE = {"__init__.py", "__main__.py"}
 # Ceilings follow the code down. A new family or language needs a few modules more; raise one only with a reason in the
 # commit. Ratios are per 1,000 code lines.
-MAX_MODULES = 204
+MAX_MODULES = 205
 MAX_MODULE_LINES = 1_000
 MAX_FUNCTIONS = 72.0
 MAX_VALUE_CLASSES = 5.6  # dataclasses and NamedTuples together: neither is cheaper to read than the other

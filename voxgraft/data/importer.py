@@ -23,14 +23,16 @@ from voxgraft.data.folder import CLIPS_FOLDER, AudioStamp, DatasetFolder, delete
 from voxgraft.data.lists import (
     AUDIO_FOLDERS,
     TranscriptRow,
-    find_audio_file,
     infer_recordings,
     is_outside,
+    match_audio_files,
+    other_case_problems,
     read_arrow_rows,
     read_sidecar_rows,
     read_transcript_list,
 )
 from voxgraft.data.manifest import ManifestClip, SourceProblem
+from voxgraft.data.names import FileMatch, describe_alike
 from voxgraft.data.segment import NO_PAUSE, NO_SPEECH, NOT_FINITE, CutOptions, cut_segments, has_speech, length_reasons
 from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, build_encoding_fix, clean_cues, dedupe_rolling_captions, read_subtitles
@@ -421,8 +423,21 @@ def read_row_audio(
 ) -> Iterator[tuple[TranscriptRow, AudioSamples, MediaReader]]:
     """Each row with its audio; a problem for each row without. Parts of files come last, by file and in their order."""
     parts: dict[str, list[TranscriptRow]] = {}
+    places: dict[str, Path | None] = {}
+    matches: dict[str, FileMatch] = {}
+    if source.kind != "columns":  # rows that hold their audio must never all be in memory
+        rows = list(rows)
+        matches = match_audio_files(source.folder, (row.audio for row in rows if row.data is None), source.roots)
+    other_case = {name: match.path.name for name, match in matches.items() if match.path and match.is_other_case}
+    problems += other_case_problems(list(other_case.items()), source.text.name)
     for row in rows:
-        if row.data is None and find_audio_file(source.folder, row.audio, source.roots) is None:
+        match = matches.get(row.audio, FileMatch())
+        if row.data is None and source.kind == "columns":
+            match = match_audio_files(source.folder, [row.audio], source.roots, any_case=False)[row.audio]
+        if row.data is None and match.alike:
+            found = f"no recording {row.audio}: {describe_alike(match.alike)}"
+            problems.append(SourceProblem("name-ambiguous", found, *_row_location(source, row)))
+        elif row.data is None and match.path is None:
             code = "media-missing"
             # A list may leave the ending out: a bare 3 would not be read as a file.
             is_named = Path(row.audio).suffix.lower() in AUDIO_SUFFIXES
@@ -435,9 +450,10 @@ def read_row_audio(
         elif row.end is not None:
             own = "" if row.data is None else f"\0{row.line}"  # audio inside a list may always have the same name
             parts.setdefault(row.audio + own, []).append(row)
+            places[row.audio] = match.path
         else:
             try:
-                media = _open_row_media(row, source, rate)
+                media = MediaReader(match.path or Path(row.audio), rate, row.data)
                 blocks: list[AudioSamples] = []
                 for block in media.blocks():
                     blocks.append(block)
@@ -448,13 +464,8 @@ def read_row_audio(
             except VoxgraftError as error:
                 problems.append(SourceProblem.of(error, *_row_location(source, row)))
     for group in parts.values():
-        yield from _read_row_parts(sorted(group, key=lambda row: row.start), source, rate, problems)
-
-
-def _open_row_media(row: TranscriptRow, source: ImportSource, rate: int) -> MediaReader:
-    path = Path(row.audio) if row.data is not None else find_audio_file(source.folder, row.audio, source.roots)
-    assert path is not None
-    return MediaReader(path, rate, row.data)
+        group.sort(key=lambda row: row.start)
+        yield from _read_row_parts(group, places.get(group[0].audio), source, rate, problems)
 
 
 def _row_location(source: ImportSource, row: TranscriptRow) -> tuple[str, int]:
@@ -463,10 +474,10 @@ def _row_location(source: ImportSource, row: TranscriptRow) -> tuple[str, int]:
 
 
 def _read_row_parts(
-    rows: list[TranscriptRow], source: ImportSource, rate: int, problems: list[SourceProblem]
+    rows: list[TranscriptRow], path: Path | None, source: ImportSource, rate: int, problems: list[SourceProblem]
 ) -> Iterator[tuple[TranscriptRow, AudioSamples, MediaReader]]:
     try:
-        media = _open_row_media(rows[0], source, rate)
+        media = MediaReader(path or Path(rows[0].audio), rate, rows[0].data)
     except VoxgraftError as error:
         problems += [SourceProblem.of(error, *_row_location(source, row)) for row in rows]
         return

@@ -11,9 +11,10 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES
@@ -27,7 +28,9 @@ from voxgraft.core.files import (
     text_lines,
 )
 from voxgraft.core.languages import canonical_language_code
+from voxgraft.core.results import pluralize
 from voxgraft.data.manifest import SourceProblem
+from voxgraft.data.names import FileMatch, describe_alike, find_alike, iter_alike
 from voxgraft.data.subtitles import parse_error_line, read_encoded_text, read_text_skipping_bad_lines
 
 # Column names in lists that people have; the first that exists counts.
@@ -183,21 +186,52 @@ def find_audio_file(folder: Path, name: str, roots: Sequence[Path] | None = None
     With `roots`, only files in `folder` or one of them are found: a list from elsewhere must not choose what is read.
     A path of another machine is looked up there by its last parts.
     """
-    given = Path(name.replace("\\", "/") if "/" not in name else name)
+    return _find_named_file(folder, name, roots)[0]
+
+
+def match_audio_files(
+    folder: Path, names: Iterable[str], roots: Sequence[Path], *, any_case: bool = True
+) -> dict[str, FileMatch]:
+    """The files that the names of a list mean. A name that is written otherwise does not get the file of another."""
+    found: dict[str, FileMatch] = {}
+    exact: set[str] = set()
+    for name in dict.fromkeys(names):
+        path, wanted = _find_named_file(folder, name, roots)
+        found[name] = FileMatch(path) if path else find_alike(wanted, any_case=any_case)
+        exact |= {name} if path else set()
+    users = Counter(os.path.abspath(match.path) for match in found.values() if match.path)
+    return {
+        name: FileMatch(alike=(match.path,))
+        if match.path and name not in exact and users[os.path.abspath(match.path)] > 1
+        else match
+        for name, match in found.items()
+    }
+
+
+def _find_named_file(folder: Path, name: str, roots: Sequence[Path] | None) -> tuple[Path | None, list[Path]]:
+    """The file under exactly this name, and all places where it could be."""
+    windows = PureWindowsPath(name)
+    is_windows = bool(windows.drive) and windows.is_absolute() and not name.startswith("/")
+    given = Path(name.replace("\\", "/") if "/" not in name or is_windows else name)
+    wanted: list[Path] = []
     for place in AUDIO_FOLDERS:
         for ending in ("", *AUDIO_SUFFIXES):
             path = folder / place / (str(given) + ending)
-            if (roots is None or not is_outside(path, (folder, *roots))) and is_file(path):
-                return path
+            if roots is None or not is_outside(path, (folder, *roots)):
+                if is_file(path):
+                    return path, []
+                wanted.append(path)
     if roots is None or ".." in given.parts:
-        return None
+        return None, wanted
     # One part may be the name of any file: of a relative path, two must agree.
-    parts = given.parts[1:] if given.is_absolute() else given.parts
+    is_absolute = is_windows or given.is_absolute()
+    parts = windows.parts[1:] if is_windows else given.parts[1:] if is_absolute else given.parts
     for root in dict.fromkeys((folder, *roots)):
-        for first in range(len(parts) - (not given.is_absolute())):
+        for first in range(len(parts) - (not is_absolute)):
             if is_file(path := root.joinpath(*parts[first:])):
-                return path
-    return None
+                return path, []
+            wanted.append(path)
+    return None, wanted
 
 
 def is_outside(path: Path, roots: Sequence[Path]) -> bool:
@@ -487,12 +521,19 @@ def _row_problem(found: str, values: object, name: str, line: int) -> SourceProb
 
 def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = None) -> RowsOrProblems:
     """A row for each audio file with a text of the same name beside it."""
+    other_case: list[tuple[str, str]] = []
     for number, sound in enumerate(sounds, 1):
-        text = find_sidecar(sound)
+        match = match_sidecar(sound)
+        text = match.path
         name = str(sound.relative_to(folder))
         if text is None:
-            yield SourceProblem("text-missing", f"no text file next to {name}", name)
+            if match.alike:
+                yield SourceProblem("name-ambiguous", f"no text for {name}: {describe_alike(match.alike)}", name)
+            else:
+                yield SourceProblem("text-missing", f"no text file next to {name}", name)
             continue
+        if match.is_other_case:
+            other_case.append((sound.name, text.name))
         beside = os.path.relpath(text, folder)
         try:
             # An empty file counts as an empty text, not as an unreadable file.
@@ -504,16 +545,38 @@ def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None
             yield SourceProblem("transcript-empty", f"the text of {name} is empty", beside, 1)
             continue
         yield TranscriptRow(number, name, said, said)
+    yield from other_case_problems(other_case, str(folder))
+
+
+def other_case_problems(pairs: Sequence[tuple[str, str]], file: str) -> Iterator[SourceProblem]:
+    """One note for all files of a source that were found under a name in other case."""
+    if pairs:
+        (wanted, found), more = pairs[0], len(pairs) - 1
+        others = f", and {pluralize(more, 'other file')} in the same way" if more else ""
+        yield SourceProblem("name-case", f"{found} is used for {wanted}{others}", file)
 
 
 def find_sidecar(sound: Path) -> Path | None:
     """The text of the same name beside an audio file, or as in VCTK: txt/p225/x.txt for wav48/p225/x.wav."""
+    return match_sidecar(sound).path
+
+
+def match_sidecar(sound: Path) -> FileMatch:
+    """Like `find_sidecar`; also a text whose name is written otherwise, if it can belong to no other audio file."""
     beside = next((path for ending in SIDECAR_SUFFIXES if is_file(path := sound.with_suffix(ending))), None)
-    if beside or sound.parent.parent.name not in VCTK_AUDIO_FOLDERS or first_microphone_name(sound):
-        return beside
-    stem = _MICROPHONE_SUFFIX.sub("", sound.stem)
-    path = sound.parent.parent.parent / "txt" / sound.parent.name / f"{stem}.txt"
-    return path if is_file(path) else None
+    if beside:
+        return FileMatch(beside)
+    if sound.parent.parent.name in VCTK_AUDIO_FOLDERS and not first_microphone_name(sound):
+        stem = _MICROPHONE_SUFFIX.sub("", sound.stem)
+        path = sound.parent.parent.parent / "txt" / sound.parent.name / f"{stem}.txt"
+        if is_file(path):
+            return FileMatch(path)
+    match = find_alike([sound.with_suffix(ending) for ending in SIDECAR_SUFFIXES])
+    if match.path is None:
+        return match
+    media = [sound.with_name(sound.stem + ending) for ending in MEDIA_SUFFIXES]
+    rivals = {path.stem for path in iter_alike(media, any_case=match.is_other_case)} - {sound.stem}
+    return FileMatch(alike=(match.path,)) if rivals else match
 
 
 def find_vctk_audio(text: Path) -> Path | None:

@@ -75,6 +75,7 @@ LOST_CLIP_CODES = frozenset(
         *(
             "media-unreadable",
             "media-missing",
+            "name-ambiguous",
             "path-outside",
             "kaldi-pipe",
             "media-short",

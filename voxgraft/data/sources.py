@@ -39,10 +39,13 @@ from voxgraft.data.lists import (
     is_list,
     list_folder,
     list_parts,
+    match_audio_files,
+    match_sidecar,
     read_arrow_audio_names,
     read_transcript_list,
 )
 from voxgraft.data.manifest import MANIFEST_NAME, SourceProblem
+from voxgraft.data.names import FileMatch, describe_alike, iter_alike, normalize_name
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES, is_label_track
 
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
@@ -348,11 +351,13 @@ class _SourceFinder:
         self.sources += [ImportSource("columns", path) for path in columns]  # most hold their audio inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
-        with_text = {film for film in left if find_sidecar(film)}
+        sidecars = {film: match_sidecar(film) for film in left}
+        with_text = {film: match.path for film, match in sidecars.items() if match.path}
         # A text belongs to one file: beside `a.wav`, the video `a.mp4` is its source or a copy.
         names = {film.with_suffix("") for film in with_text if film.suffix.lower() in AUDIO_SUFFIXES}
         copies = {film for film in with_text if film.suffix.lower() in VIDEO_SUFFIXES and film.with_suffix("") in names}
-        with_text -= copies
+        for film in copies:
+            del with_text[film]
         for folder in sorted({film.parent for film in with_text}):
             files = tuple(sorted(film for film in with_text if film.parent == folder))
             self.sources.append(ImportSource("folder", folder, files=files))
@@ -361,6 +366,8 @@ class _SourceFinder:
                 self._report(
                     "second-microphone", f"{film.name} is another recording of {first_microphone_name(film)}", film
                 )
+            elif alike := sidecars[film].alike:
+                self._report("name-ambiguous", f"no text for {film.name}: {describe_alike(alike)}", film)
             elif film in copies:
                 found = f"{film.name} was skipped: an audio file of the same name has the text"
                 self._report("source-unknown", found, film)
@@ -369,6 +376,7 @@ class _SourceFinder:
         # A list may name files of any type.
         listed |= {path for path in others if os.path.abspath(path) in self.named}
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDECAR_SUFFIXES}
+        texts |= {*with_text.values(), *(path for match in sidecars.values() for path in match.alike)}
         for path in others:
             if path.name in HF_DATASETS_FILES or path in texts or path in listed or find_vctk_audio(path):
                 continue
@@ -409,14 +417,16 @@ class _SourceFinder:
                         faulty |= set(row.lines)
         except VoxgraftError:
             return None
-        found = {name: find_audio_file(list_folder(path), name, self.roots) for name in names}
+        is_table = path.suffix.lower() not in COLUMNAR_SUFFIXES
+        matches = match_audio_files(list_folder(path), names, self.roots, any_case=is_table)
+        found = {name: match.path for name, match in matches.items()}
         # A first line without a recording is a header with names of columns that are not known.
         heads = [audio for audio in [*names][:1] if found[audio] is None and not audio.lower().endswith(MEDIA_SUFFIXES)]
         if as_text and (not texts or texts == heads):
             self.numbers[path] = as_text
             return ()  # its recordings may have their texts elsewhere
         # A file named on a line that cannot be used has its text there: that line is reported, not the file.
-        sounds = list(found.values())
+        sounds = [*found.values(), *(file for match in matches.values() for file in match.alike)]
         if faulty:
             with path.open("rb") as stream:
                 for number, line in enumerate(stream, 1):
@@ -435,12 +445,15 @@ class _SourceFinder:
         # Subtitles in the wanted language first, then those that name none. With the media given, any.
         own = canonical_language_code(self.language) or self.language
         spoken = {path: _language_in_name(path, films, subtitles, self.language) for path in subtitles}
-        for path in sorted(spoken, key=lambda path: (spoken[path] is None, str(path))):
-            named = spoken[path]
+        stems = {path: named[0] if named else path.stem for path, named in spoken.items()}
+        matches = {path: _find_media_beside(path, stem, films) for path, stem in stems.items()}
+        is_exact = {path: match.path is not None and match.path.stem == stems[path] for path, match in matches.items()}
+        for path in sorted(spoken, key=lambda path: (spoken[path] is None, not is_exact[path], str(path))):
+            named, match = spoken[path], matches[path]
             if media is None and named is not None and named[1] != own:
                 self._report("source-unknown", f"{path.name} is in another language ({named[1]}, not {own})", path)
                 continue
-            film = media or _find_media_beside(path, named[0] if named else path.stem, films)
+            film = media or match.path
             is_annotation = path.suffix.lower() in (".textgrid", ".txt")
             if film is None and path.suffix.lower() == ".txt":  # Audacity's own name for the file is `Label Track.txt`
                 beside = [one for one in films if one.parent == path.parent]
@@ -448,11 +461,15 @@ class _SourceFinder:
             whole = find_sidecar(film) if film and is_annotation else None
             if film is not None and whole is not None and whole != path:
                 self._report("source-unknown", f"{path.name} was skipped: {whole.name} has the whole text", path)
+            elif film is None and match.alike:
+                self._report("name-ambiguous", f"no recording for {path.name}: {describe_alike(match.alike)}", path)
             elif film is None:
                 self._report("media-missing", f"no recording for {path.name}", path)
             elif film in used:
                 self._report("source-unknown", f"{path.name} was skipped: {film.name} already has another text", path)
             else:
+                if film == match.path and match.is_other_case:
+                    self._report("name-case", f"{film.name} is used for {path.name}", path)
                 used.add(film)
                 self.sources.append(ImportSource("subtitles", path, film))
         return used
@@ -472,7 +489,7 @@ def _language_in_name(
     subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
 ) -> tuple[str, str] | None:
     """The film's name and the language in `film.am.srt`. An unknown code, or one without a film, is only a name."""
-    if _find_media_beside(subtitles, subtitles.stem, films):
+    if _find_media_beside(subtitles, subtitles.stem, films).path:
         return None
     for form in _LANGUAGE_SUFFIXES:
         match = form.match(subtitles.stem)
@@ -482,15 +499,24 @@ def _language_in_name(
         is_own = word.lower() == base_language(language)
         code = canonical_language_code(word) or (word.lower() if is_own else None)
         siblings = [path for path in others if path.stem == stem and path.parent == subtitles.parent]
-        if code is not None and (siblings or _find_media_beside(subtitles, stem, films)):
+        if code is not None and (siblings or _find_media_beside(subtitles, stem, films).path):
             return stem, code
     return None
 
 
-def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> Path | None:
+def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> FileMatch:
     """The media file of a name: among those found, or beside subtitles that were given alone."""
     for film in films:
         if film.stem == stem and film.parent == subtitles.parent:
-            return film
-    beside = (subtitles.with_name(stem + ending) for ending in MEDIA_SUFFIXES)
-    return next((path for path in beside if is_file(path)), None)
+            return FileMatch(film)
+    beside = [subtitles.with_name(stem + ending) for ending in MEDIA_SUFFIXES]
+    if exact := next((path for path in beside if is_file(path)), None):
+        return FileMatch(exact)
+    # `film.mp4` and `film.wav` have one name: which of them is used does not matter.
+    for any_case in (False, True):
+        if found := list(iter_alike(beside, any_case=any_case)):
+            if len({path.stem for path in found}) > 1:
+                return FileMatch(alike=tuple(found))
+            is_other_case = normalize_name(found[0].stem) != normalize_name(stem)
+            return FileMatch(found[0], is_other_case=is_other_case)
+    return FileMatch()

@@ -77,7 +77,8 @@ CODE_TARGETS = {
     **dict.fromkeys(("text-few", "text-digits", "proof-unknown-symbols"), ("graft", "texts")),
     **dict.fromkeys(("language-unlisted", "language-spoken"), ("graft", "language")),
     **dict.fromkeys(
-        ("media-missing", "text-missing", "source-none", "source-failed", "source-unknown"), ("data import", "upload")
+        ("media-missing", "text-missing", "name-ambiguous", "source-none", "source-failed", "source-unknown"),
+        ("data import", "upload"),
     ),
     **dict.fromkeys(("rate-out-of-range", "plateau", "no-gain"), ("train", "train.lr_rows")),
     "clips-left-out": ("data import", "longest"),
