@@ -44,6 +44,10 @@ MAX_ROW_SECONDS = 300.0
 MIN_CLIP_SECONDS = 0.05
 # If a recording ends this long before the end that a list states for a part of it, words are missing.
 MAX_MISSING_SECONDS = 0.25
+FIRST_LINE_CURE = (
+    "if line 1 has the names of the columns, change them to audio and text. "
+    "Otherwise add the recording, or remove the line."
+)
 # End of the name of one of several parquet files of a dataset.
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 # Version of the cutting rules: a source that was half cut by another version starts over.
@@ -446,7 +450,8 @@ def read_row_audio(
             found = f"no recording {named} in the folder of the list or in its folders {folders}"
             if is_outside(source.folder / row.audio, (source.folder, *source.roots)):
                 code, found = "path-outside", f"{row.audio} is not in {source.folder} or another folder that was given"
-            problems.append(SourceProblem(code, found, *_row_location(source, row)))
+            cure = FIRST_LINE_CURE if code == "media-missing" and row.line == 1 and source.kind == "list" else ""
+            problems.append(SourceProblem(code, found, *_row_location(source, row), cure=cure))
         elif row.end is not None:
             own = "" if row.data is None else f"\0{row.line}"  # audio inside a list may always have the same name
             parts.setdefault(row.audio + own, []).append(row)
