@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 import soundfile
 
+from voxgraft.asr.align import data_align
 from voxgraft.audio.files import encode_audio, find_missing_audio
 from voxgraft.cli import run_cli
-from voxgraft.config.data import DataImportSettings, DataSplitSettings
-from voxgraft.core.errors import ConfigError
+from voxgraft.config.data import DataAlignSettings, DataImportSettings, DataSplitSettings
+from voxgraft.core.errors import ConfigError, TextError
 from voxgraft.core.languages import suggest_encoding
 from voxgraft.core.results import plain_text
 from voxgraft.data.folder import read_import_journal
@@ -585,6 +586,16 @@ def test_the_fix_of_an_unknown_encoding_names_one_that_is_likely_for_the_languag
     if encoding == "windows-1254":
         _, clips = bring(tmp_path / "other", mine, language=language, encoding=encoding)
         assert {clip.text_as_found for clip in clips} == {text, *(f"{text} {name}" for name in "bcd")}
+
+
+def test_a_text_that_is_aligned_has_the_same_fix_of_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("Annem çarşıya gitti.", encoding="cp1254")
+    sound(tmp_path / "book.wav")
+    places = {"recording": tmp_path / "book.wav", "text": tmp_path / "book.txt", "dataset": tmp_path / "set"}
+    with pytest.raises(TextError) as caught:
+        data_align(DataAlignSettings(**places, language="tr"))
+    assert caught.value.code == "text-encoding"
+    assert "--encoding windows-1254 " in caught.value.finding.cure
 
 
 def test_likely_encodings_have_the_letters_of_their_languages() -> None:
