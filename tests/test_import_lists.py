@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,63 @@ def test_lines_of_a_table_that_are_none_are_reported() -> None:
         ("table-line", 3),
         ("transcript-empty", 5),
     ]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "Nr.,Dateiname,Satz,Bemerkung\n1,a.ogg,ሰላም ነው,x\n2,b.ogg,በቃ በል,y\n",
+        "Nr.;Name;Satz;Bemerkung\n1;a;ሰላም ነው;x\n2;b;በቃ በል;y\n",
+        "Satz,Dateiname\nሰላም ነው,a.ogg\nበቃ በል,b.ogg\n",
+        "ሰላም ነው|a.ogg\nበቃ በል|b.ogg\nሀ|b.ogg\n",
+        "Dateiname\tSatz\tBemerkung\na.ogg\tሰላም ነው\tx\nb.ogg\tበቃ በል\ty\n",
+    ],
+)
+def test_a_table_whose_columns_are_not_known_is_refused_with_the_names_that_are(table: str) -> None:
+    with pytest.raises(VoxgraftError) as caught:
+        _rows(table)
+    finding = caught.value.finding
+    assert finding.code == "table-columns"
+    assert all(name in str(finding.expected) for name in ("audio", "file_name", "sentence", "client_id"))
+    at = next((at for at, cell in enumerate(re.split(r"[,;|\t]", table.splitlines()[1]), 1) if ".ogg" in cell), None)
+    assert (f"column {at} has the names of recordings" in finding.found) == (at is not None)
+
+
+def test_a_foreign_header_over_two_columns_is_no_recording(tmp_path: Path) -> None:
+    for name in ("a.wav", "b.wav"):
+        _sound(tmp_path / "in" / name, seed=ord(name[0]))
+    path = tmp_path / "in" / "liste.csv"
+    path.write_text("Dateiname;Satz\na.wav;ሰላም ነው\nb.wav;በቃ በል\n", encoding="utf-8")
+    done, clips = _import(tmp_path, tmp_path / "in")
+    assert [clip.text for clip in clips] == ["ሰላም ነው", "በቃ በል"]
+    assert [(problem.code, problem.line) for problem in done.problems] == [("table-header", 1)]
+    assert done.left_out[0] == 0
+    assert any("'Dateiname', 'Satz'" in str(line) for line in done.lines()), "import prints the note"
+    # Without endings nothing tells a header from a row: the fix names both cases.
+    path.write_text("Dateiname;Satz\na;ሰላም ነው\nb;በቃ በል\n", encoding="utf-8")
+    done, clips = _import(tmp_path / "bare", tmp_path / "in")
+    assert len(clips) == 2
+    (problem,) = done.problems
+    assert (problem.code, problem.line) == ("media-missing", 1)
+    assert "audio and text" in problem.cure
+
+
+@pytest.mark.parametrize("head", ["audio,text\n", ""])
+def test_a_text_with_an_unquoted_comma_is_reported_with_the_quotes_that_it_needs(head: str) -> None:
+    lines = ["a.wav,ሰላም ነው", "b.wav,በቃ በል, ሰላም", 'c.wav,"በቃ በል, ሰላም"', "d.wav,ሀ"]
+    found = list(parse_transcript_table(head + "\n".join(lines), "x"))
+    (problem,) = (item for item in found if isinstance(item, SourceProblem))
+    assert (problem.code, problem.line) == ("table-line", 2 + bool(head))
+    assert "double quotes" in problem.cure
+    assert [item.text for item in found if isinstance(item, TranscriptRow)] == ["ሰላም ነው", "በቃ በል, ሰላም", "ሀ"]
+    # The fix as it is written.
+    repaired = list(parse_transcript_table(head + "\n".join(lines).replace(lines[1], 'b.wav,"በቃ በል, ሰላም"'), "x"))
+    assert [item.text for item in repaired if isinstance(item, TranscriptRow)][1] == "በቃ በል, ሰላም"
+
+
+def test_a_line_with_too_few_columns_is_not_told_to_use_quotes() -> None:
+    found = list(parse_transcript_table("audio|text|speaker\na|ሀ|s\nb|ለ\nc|ሐ|s\n", "x"))
+    assert [(item.line, item.cure) for item in found if isinstance(item, SourceProblem)] == [(3, "")]
 
 
 def test_json_lines_of_several_programs() -> None:

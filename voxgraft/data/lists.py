@@ -45,6 +45,10 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "language": ("language", "lang", "locale"),
     "id": ("id", "segment_id", "utt_id", "utt"),
 }
+KNOWN_COLUMNS = ", ".join(
+    f"{kind} (or {', '.join(name for name in COLUMN_ALIASES[kind] if name != kind)})"
+    for kind in ("audio", "text", "speaker")
+)
 # Keys of our own lists that go into the manifest.
 KEPT_KEYS = ("machine_made", "confidence")
 AUDIO_FOLDERS = ("", "wavs", "wav", "audio", "clips", "audios")
@@ -448,9 +452,12 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
     if is_half_header and not has_header:
         missing = "the recording" if names & {*COLUMN_ALIASES["text"]} else "the text"
         found = f"line 1 names the columns {', '.join(map(repr, head))}: none is {missing}"
-        expected = f"{COLUMN_ALIASES['audio'][0]} and {COLUMN_ALIASES['text'][0]}, or names that mean the same"
-        raise FileError("table-columns", found, expected=expected, where=name)
+        raise FileError("table-columns", found, expected=KNOWN_COLUMNS, where=name)
     rows = [item[1] for item in cells if not isinstance(item, SourceProblem)]
+    usual_width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
+    # Most rows say which column has the file names. Line 1 may be a header in another language.
+    audio_at = None if has_header else _find_file_column(rows[1:])
+    has_foreign_header = audio_at is not None and not any(map(_is_file_name, head))
     triples = [values for values in rows if len(values) == 3]
     # The last column of LJSpeech's copies (audio|text|speaker), the second of Piper's (audio|speaker|text).
     has_speaker_last = _is_speaker_column([values[2] for values in triples])
@@ -461,6 +468,11 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
         all(len(values) == width and re.fullmatch(r"\d+(\.\d+)?", values[at]) for values in rows)
         for at in range(3, width)
     )
+    if not has_header and ((usual_width > 3 and not is_long) or audio_at or (has_foreign_header and usual_width > 2)):
+        found = f"line 1 names no known columns: {', '.join(map(repr, head))[:200]}"
+        if audio_at is not None:
+            found += f"; column {audio_at + 1} has the names of recordings"
+        raise FileError("table-columns", found, expected=KNOWN_COLUMNS, where=name)
     for item in cells:
         if isinstance(item, SourceProblem):
             yield item
@@ -468,17 +480,32 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
         line, values = item
         if has_header and values == head:
             continue
+        if has_foreign_header and values is head:
+            found = f"{', '.join(map(repr, head))} were taken as names of the columns of recordings and texts"
+            yield SourceProblem("table-header", found, name, line)
+            continue
         if has_header and not is_quoted:
             values = _read_quoted_cells(values, delimiter, len(head))
+        cure, wanted_width = "", len(head) if has_header else usual_width
+        if len(values) > wanted_width and (has_header or is_quoted):
+            cure = f"the text contains {delimiter!r}; put it into double quotes, as in "
+            cure += f'a.wav{delimiter}"One{delimiter} two."'
+        elif len(values) > wanted_width:
+            cure = f"remove {delimiter!r} from the text: it separates the columns."
         if has_header and len(values) != len(head):
-            yield SourceProblem("table-line", f"{len(values)} columns, but the header has {len(head)}", name, line)
+            found = f"{len(values)} columns, but the header has {len(head)}"
+            yield SourceProblem("table-line", found, name, line, cure=cure)
         elif has_header:
             named = dict(zip(head, values, strict=True))
             made = parse_transcript_row(named, line)
             yield _row_problem(made, named, name, line) if isinstance(made, str) else made
-        elif (len(values) not in (2, 3) and not is_long) or not values[0]:
-            message = f"the line has {len(values)} columns" if values[0] else "the column of audio files is empty"
-            yield SourceProblem("table-line", f"{message}: {values!r:.80} (expected: audio and text)", name, line)
+        elif not values[0]:
+            found = f"the column of audio files is empty: {values!r:.80} (expected: audio and text)"
+            yield SourceProblem("table-line", found, name, line)
+        # A third column where most lines have two is the rest of a text with a comma.
+        elif (len(values) not in (2, 3) and not is_long) or (is_quoted and usual_width == 2 and any(values[2:])):
+            found = f"the line has {len(values)} columns: {values!r:.80} (expected: audio and text)"
+            yield SourceProblem("table-line", found, name, line, cure=cure)
         elif not values[1]:
             yield SourceProblem("transcript-empty", f"{values[0]} has no text", name, line)
         else:
@@ -491,6 +518,16 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
             has_speaker = has_speaker_last or has_speaker_second
             spoken = said if has_speaker or not more else more
             yield TranscriptRow(line, audio, spoken, said, speaker=more if has_speaker else "")
+
+
+def _is_file_name(cell: str) -> bool:
+    return cell.lower().endswith(MEDIA_SUFFIXES)
+
+
+def _find_file_column(rows: Sequence[Sequence[str]]) -> int | None:
+    """The first column in which most cells are names of media files with their endings."""
+    counts = Counter(at for values in rows for at, cell in enumerate(values) if _is_file_name(cell))
+    return min((at for at, count in counts.items() if count * 2 > len(rows)), default=None)
 
 
 def _read_quoted_cells(values: list[str], delimiter: str, width: int) -> list[str]:
