@@ -62,7 +62,9 @@ def test_a_fix_names_what_the_command_line_names() -> None:
     with fill_placeholders({"RUN": "'my run'", "BASE": "C:\\1"}):
         filled = finding("graft-broken", "odd").cure, finding("base-moved", "odd", cure="see RUN/graft and BASE").cure
     assert filled == (
-        "check the path. If it is the right folder, create the graft again with `voxgraft graft 'my run'`, or download it again.",
+        "check the path. If it is the right folder, create the graft again with `voxgraft graft 'my run'`, or download it again. "
+        "A trained run then needs `voxgraft train 'my run'`, which takes the trained rows from the saved steps "
+        "(without any, add --fresh to train again).",
         "see RUN/graft and C:\\1",
     )
     assert "voxgraft graft RUN" in finding("graft-broken", "odd").cure

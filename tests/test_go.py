@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 
 from tests.support.fixtures import Fixtures
 from voxgraft.checkpoints.steps import list_complete_steps
@@ -555,3 +556,84 @@ def test_digits_without_a_token_end_it_before_the_clips_are_encoded_and_the_fix_
     for path in texts:
         path.write_text(re.sub(r"^2 (?=\D)", "ორი ", path.read_text("utf-8"), flags=re.MULTILINE), "utf-8")
     assert gone(run, until="check", reimport=True).exit_code == 0
+
+
+def test_clip_files_that_are_missing_or_broken_are_written_again(run: Path) -> None:
+    folder = DatasetFolder(run / "data")
+    paths = [clip.resolve_audio(folder.folder) for clip in folder.clips()]
+    before = {path: path.read_bytes() for path in paths}
+    paths[0].unlink()
+    paths[-1].write_bytes(b"no sound")
+    result = gone(run)
+    assert ran(result) == ["import"]
+    assert why(result, "import").startswith("2 clip files missing or damaged: ")
+    assert {path: path.read_bytes() for path in paths} == before
+    # Damage that leaves the size is looked for with --reimport.
+    paths[1].write_bytes(bytes(len(before[paths[1]])))
+    assert ran(gone(run, until="import", reimport=True)) == ["import"]
+    assert {path: path.read_bytes() for path in paths} == before
+    # A clip that was edited is sound, and stays.
+    samples, rate = soundfile.read(paths[2])
+    soundfile.write(paths[2], samples[: len(samples) // 2], rate)
+    assert ran(gone(run, until="import")) == []
+
+
+def test_the_fix_for_clips_without_a_file_names_the_command_that_writes_them(
+    prepared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clips = list(read_manifest(prepared / "data" / "manifest.jsonl"))
+    for clip in clips:
+        if clip.split == "validation":
+            clip.resolve_audio(prepared / "data").write_bytes(b"no sound")
+    for name in ("train", "valid"):
+        shutil.rmtree(prepared / "data" / name)
+    assert run_cli(["prepare", str(prepared), "--json"]) == 2
+    command = f"voxgraft go {prepared} --reimport"
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "set-empty"
+    assert f"`{command}`" in error["cure"]
+    assert gone(prepared, until="prepare", reimport=True).exit_code == 0
+    train = next(clip for clip in clips if clip.split == "train")
+    train.resolve_audio(prepared / "data").unlink()
+    (prepared / "data" / "train" / "set.json").unlink()
+    assert run_cli(["prepare", str(prepared)]) == 0
+    assert command in "".join(capsys.readouterr()).replace("\n", "")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "rows.safetensors"])
+def test_a_trained_graft_with_a_broken_file_gets_its_trained_rows_again(run: Path, name: str) -> None:
+    trained = load_graft(run / "graft")
+    (run / "graft" / name).unlink()
+    result = gone(run, until="train")
+    assert ran(result) == ["graft", "check", "train"]
+    assert why(result, "graft").startswith(f"{name} is missing from the graft; `train` restores")
+    card = load_graft(run / "graft").card
+    assert (card.method, card.rows_sha256, card.adapter) == (
+        trained.card.method,
+        trained.card.rows_sha256,
+        trained.card.adapter,
+    )
+    # The same by hand, as the fix of `speak` says.
+    (run / "graft" / name).unlink()
+    with pytest.raises(VoxgraftError) as caught:
+        load_graft(run / "graft")
+    assert "`voxgraft train RUN`" in caught.value.finding.cure
+    for command in ("graft", "train"):
+        assert run_cli([command, str(run), "--quiet"]) == 0
+    assert load_graft(run / "graft").card.rows_sha256 == trained.card.rows_sha256
+    # Without the steps its rows would be lost, so nothing takes its place.
+    shutil.rmtree(run / "steps")
+    (run / "graft" / name).write_bytes(b"no graft")
+    with pytest.raises(VoxgraftError) as caught:
+        gone(run)
+    assert caught.value.code == "graft-broken"
+    assert "--fresh to train again" in caught.value.finding.cure
+    assert (run / "graft" / name).read_bytes() == b"no graft"
+
+
+def test_an_untrained_graft_with_a_broken_file_is_created_again(prepared: Path) -> None:
+    (prepared / "graft" / "rows.safetensors").unlink()
+    result = gone(prepared, until="graft")
+    assert ran(result) == ["graft"]
+    assert why(result, "graft") == "rows.safetensors is missing from the graft"
+    load_graft(prepared / "graft")

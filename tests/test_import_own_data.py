@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +20,12 @@ import numpy as np
 import pytest
 import soundfile
 
+from voxgraft.asr.align import data_align
+from voxgraft.audio.files import encode_audio, find_missing_audio
 from voxgraft.cli import run_cli
-from voxgraft.config.data import DataImportSettings, DataSplitSettings
-from voxgraft.core.errors import ConfigError
+from voxgraft.config.data import DataAlignSettings, DataImportSettings, DataSplitSettings
+from voxgraft.core.errors import ConfigError, TextError
+from voxgraft.core.languages import suggest_encoding
 from voxgraft.core.results import plain_text
 from voxgraft.data.folder import read_import_journal
 from voxgraft.data.import_command import DataImportResult, data_import
@@ -558,3 +563,118 @@ def test_fixes_of_settings_that_exclude_each_other_name_the_settings(tmp_path: P
     with pytest.raises(ConfigError) as caught:
         data_split(DataSplitSettings(dataset=tmp_path / "set", validation=0.5, test=0.5))
     assert "--validation" in caught.value.finding.cure
+
+
+@pytest.mark.parametrize(("language", "encoding"), [("tr", "windows-1254"), ("uk", "windows-1251"), ("am", "")])
+def test_the_fix_of_an_unknown_encoding_names_one_that_is_likely_for_the_language(
+    tmp_path: Path, language: str, encoding: str
+) -> None:
+    text, mine = "Annem çarşıya gitti.", tmp_path / "mine"
+    for at in range(2):
+        sound(mine / f"a{at}.wav", at)
+        (mine / f"a{at}.txt").write_text(text, encoding="cp1254" if at else "utf-8")
+    for name in "bcd":
+        sound(mine / "lists" / f"{name}.wav", ord(name))
+    lines = [f"{name}.wav|{text} {name}" for name in "bcd"]
+    (mine / "lists" / "list.csv").write_text("\n".join(lines), encoding="cp1254")
+    done, _ = bring(tmp_path / "set", mine, language=language)
+    assert [problem.code for problem in done.problems] == ["text-encoding"] * 2
+    for problem in done.problems:
+        fix = problem.finding().cure
+        assert re.findall(r"--encoding(?: ([\w-]+))?", fix) == [encoding]
+        assert "Read the imported texts afterwards" in fix
+    if encoding == "windows-1254":
+        _, clips = bring(tmp_path / "other", mine, language=language, encoding=encoding)
+        assert {clip.text_as_found for clip in clips} == {text, *(f"{text} {name}" for name in "bcd")}
+
+
+def test_a_text_that_is_aligned_has_the_same_fix_of_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("Annem çarşıya gitti.", encoding="cp1254")
+    sound(tmp_path / "book.wav")
+    places = {"recording": tmp_path / "book.wav", "text": tmp_path / "book.txt", "dataset": tmp_path / "set"}
+    with pytest.raises(TextError) as caught:
+        data_align(DataAlignSettings(**places, language="tr"))
+    assert caught.value.code == "text-encoding"
+    assert "--encoding windows-1254 " in caught.value.finding.cure
+
+
+def test_likely_encodings_have_the_letters_of_their_languages() -> None:
+    expected = {
+        **{"windows-1250": ("pl", "cs", "hu", "hr", "sr-Latn", "ro"), "windows-1251": ("ru", "uk", "kk", "az-Cyrl")},
+        **{"windows-1252": ("en", "pt-BR", "ha", "xx"), "windows-1253": ("el",), "windows-1254": ("tr", "az", "ku")},
+        **{"windows-1255": ("he",), "windows-1256": ("ar", "fa"), "windows-1257": ("lt", "lv", "et")},
+        **{"windows-1258": ("vi",), "cp874": ("th",), "gb18030": ("zh",), "big5": ("zh-Hant",)},
+        **{"shift_jis": ("ja",), "cp949": ("ko",), "": ("am", "ka", "hi")},
+    }
+    for encoding, languages in expected.items():
+        assert {language: suggest_encoding(language) for language in languages} == dict.fromkeys(languages, encoding)
+        assert not encoding or codecs.lookup(encoding)
+
+
+def test_a_wav_that_ends_before_its_header_says_is_reported_and_its_clip_rejected(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 4)
+    for name, start in (("whole", 0), ("cut", 20)):
+        sound(mine / f"{name}.wav", start, 3.0)
+        (mine / f"{name}.txt").write_text(sentence(start), encoding="utf-8")
+    for path in (mine / "cut.wav", mine / "wavs" / "ru_0002.wav"):
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) // 2])
+    done, clips = bring(tmp_path / "set", mine)
+    assert {clip.recording: clip.rejected for clip in clips if clip.rejected} == {
+        "cut": ("cut-in-speech",),
+        "ru_0002": ("under-shortest", "cut-in-speech"),
+    }
+    assert [(one.code, one.found) for one in done.problems] == [
+        ("media-cut-off", "cut.wav holds 1.50 s of audio, but its header promises 3.00 s"),
+        ("media-cut-off", "ru_0002.wav holds 0.75 s of audio, but its header promises 1.50 s"),
+    ]
+    assert "--reimport" in done.problems[0].finding().cure
+    assert done.exit_code == 0
+
+
+def test_a_recording_that_was_cut_off_is_reported_once_for_all_its_clips(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    sound(tmp_path / "mine" / "a.wav", 1, 6.0)
+    sound(tmp_path / "mine" / "talk.wav", 2, 6.0)
+    for name in ("a.wav", "talk.wav"):
+        data = (tmp_path / "mine" / name).read_bytes()
+        (tmp_path / "mine" / name).write_bytes(data[: len(data) * 3 // 4])
+    rows = ["audio,text,start,end", *(f"a.wav,{sentence(at)},{1.5 * at},{1.5 * at + 1.4}" for at in range(3))]
+    (tmp_path / "mine" / "list.csv").write_text("\n".join(rows), encoding="utf-8")
+    cue = f"1\n00:00:00,500 --> 00:00:02,500\n{sentence(5)}\n"
+    (tmp_path / "mine" / "talk.srt").write_text(cue, encoding="utf-8")
+    done, clips = bring(tmp_path / "set", tmp_path / "mine", cut="times")
+    assert [problem.code for problem in done.problems] == ["media-cut-off"] * 2
+    assert [clip.rejected for clip in clips] == [()] * 4, "what is there can be used"
+
+
+def test_only_a_wav_header_that_states_a_length_can_promise_more_than_the_file_holds() -> None:
+    data = encode_audio(np.full(16_000, 0.5, np.float32), 16_000)
+    assert find_missing_audio(data) is None
+    assert find_missing_audio(data[:-16_000]) == (0.5, 1.0)
+    assert find_missing_audio(data[:-2000]) is None, "not even a tenth of a second"
+    at = data.index(b"data") + 4
+    for unknown in (0, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF - 36):  # written into a pipe
+        assert find_missing_audio(data[:at] + unknown.to_bytes(4, "little") + data[at + 4 : -16_000]) is None
+    longer = data[:12] + b"LIST" + (7).to_bytes(4, "little") + bytes(8) + data[12:-16_000]
+    assert find_missing_audio(longer) == (0.5, 1.0), "chunks of odd length are padded"
+    assert find_missing_audio(data[: at + 4]) == (0.0, 1.0)
+    for size in range(at + 4):
+        assert find_missing_audio(data[:size]) is None, size
+    assert find_missing_audio(b"RIFX" + data[4:-16_000]) is None
+    assert find_missing_audio(b"ID3" + data) is None
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-4])
+def test_a_clip_of_a_list_without_a_sound_is_rejected_as_no_speech(tmp_path: Path, level: float) -> None:
+    mine = lj_list(tmp_path / "mine", 4)
+    noise = np.random.default_rng(0).normal(0, level, 3 * RATE).astype(np.float32)
+    for name in ("wavs/ru_0002.wav", "quiet.wav"):
+        soundfile.write(mine / name, noise, RATE)
+    (mine / "quiet.txt").write_text(sentence(20), encoding="utf-8")
+    done, clips = bring(tmp_path / "set", mine)
+    assert done.problems == ()
+    assert {clip.recording: clip.rejected for clip in clips if clip.rejected} == {
+        "quiet": ("no-speech",),
+        "ru_0002": ("no-speech",),
+    }

@@ -422,7 +422,7 @@ def _nearest_edge(pauses: Sequence[Pause], at: float, *, ends: bool) -> tuple[fl
 
 def data_align(settings: DataAlignSettings) -> SimpleResult:
     """Cut a recording by its text and import the sentences whose place is certain."""
-    sentences = split_sentences(read_encoded_text(settings.text, settings.encoding))
+    sentences = split_sentences(read_encoded_text(settings.text, settings.encoding, language=settings.language))
     if not sentences:
         raise TextError("text-few", "the text has no sentence", expected="sentences", where=settings.text)
     recognizer = open_recognizer(settings.recognizer)

@@ -102,6 +102,39 @@ MAX_GAP_SECONDS = 3600.0
 MAX_DECODE_ERRORS = 10_000
 
 
+# A WAV that ends this much earlier than its header says was cut off; less is a matter of rounding.
+MIN_MISSING_SECONDS = 0.1
+# Programs that write into a pipe put about this, or more, where the length of the data belongs.
+MIN_UNKNOWN_BYTES = 0x7FFF0000
+
+
+def find_missing_audio(source: Path | bytes) -> tuple[float, float] | None:
+    """Of a WAV file that was cut off: the seconds it holds, and those that its header promises. Else None.
+
+    FFmpeg and libsndfile read such a file up to its end without an error.
+    """
+    try:
+        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as stream:
+            size, bytes_per_second = stream.seek(0, os.SEEK_END), 0
+            stream.seek(0)
+            riff, _, kind = struct.unpack("<4sI4s", stream.read(12))
+            while (riff, kind) == (b"RIFF", b"WAVE"):
+                name, stated = struct.unpack("<4sI", stream.read(8))
+                start = stream.tell()
+                if name == b"fmt ":
+                    bytes_per_second = struct.unpack("<8xI", stream.read(12))[0]
+                elif name == b"data":
+                    held = size - start
+                    if not bytes_per_second or stated >= MIN_UNKNOWN_BYTES:
+                        return None
+                    is_cut_off = stated - held > MIN_MISSING_SECONDS * bytes_per_second
+                    return (held / bytes_per_second, stated / bytes_per_second) if is_cut_off else None
+                stream.seek(start + stated + stated % 2)
+    except (OSError, struct.error):  # a header that is cut off itself is a matter of the decoder
+        pass
+    return None
+
+
 class MediaReader:
     """One media file. `blocks` can be read once."""
 
@@ -109,6 +142,8 @@ class MediaReader:
         self.path = require_file(path) if data is None else path
         self._source: Any = str(self.path) if data is None else io.BytesIO(data)
         self.rate = rate
+        self.missing = find_missing_audio(self.path if data is None else data)
+        """Seconds that the file holds, and those that its header promises, if it was cut off."""
         self.damaged: list[float] = []
         """Places, in seconds, of what could not be decoded."""
         self.not_finite: list[tuple[float, float]] = []
@@ -258,6 +293,18 @@ def is_clip_intact(path: Path, num_samples: int, expected: ClipChecksum | None) 
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO):
             return False
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+
+
+def is_clip_usable(path: Path, expected: ClipChecksum | None) -> bool:
+    """Whether a clip's file exists and is sound, by its size. One of another size is decoded: a user may edit clips."""
+    import soundfile
+
+    try:
+        if expected is None or path.stat().st_size == expected[0]:
+            return path.is_file()
+        return bool(len(_decode_int16(path.read_bytes())) == soundfile.info(path).frames > 0)
+    except (soundfile.SoundFileError, OSError):
+        return False
 
 
 def _decode_int16(data: bytes) -> Any:

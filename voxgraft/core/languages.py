@@ -145,6 +145,41 @@ def find_exemplar(language: str) -> Exemplar | None:
     return None
 
 
+# Encodings that programs on Windows wrote before UTF-8, by the script that they are for.
+_ENCODING_BY_SCRIPT = {
+    **{"Cyrillic": "windows-1251", "Greek": "windows-1253", "Hebrew": "windows-1255", "Arabic": "windows-1256"},
+    **{"Thai": "cp874", "Han": "gb18030", "Hangul": "cp949"},
+}
+# Of Latin letters, the first that has all of them; then languages whose letters none of these has as CLDR lists them.
+_LATIN_ENCODINGS = ("windows-1252", "windows-1250", "windows-1254", "windows-1257")
+_ENCODING_BY_LANGUAGE = {
+    **{"ja": "shift_jis", "zh-Hant": "big5", "yue": "big5", "vi": "windows-1258"},
+    **{"et": "windows-1257", "ro": "windows-1250", "az": "windows-1254"},
+}
+
+
+def suggest_encoding(language: str) -> str:
+    """The most likely encoding of text that is not UTF-8; empty where the script never had one of its own."""
+    exemplar = find_exemplar(language)
+    if exemplar is None:
+        return "windows-1252"
+    script = next(iter(count_scripts(exemplar.letters)), "Latin")
+    own = _ENCODING_BY_LANGUAGE.get(language) or _ENCODING_BY_LANGUAGE.get(base_language(language))
+    if own and script in ("Han", "Latin"):  # not for `az-Cyrl`
+        return own
+    if script != "Latin":
+        return _ENCODING_BY_SCRIPT.get(script, "")
+    return next((name for name in _LATIN_ENCODINGS if _can_encode(exemplar.letters, name)), "windows-1252")
+
+
+def _can_encode(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def usual_language_code(language: str) -> str | None:
     """The code under which CLDR has a language, if it is another one: `am` for `amh`, `am-ET` for `amh-ET`."""
     code = None if find_exemplar(language) is not None else canonical_language_code(language)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.audio.files import ClipChecksum, is_clip_intact
+from voxgraft.audio.files import ClipChecksum, is_clip_intact, is_clip_usable
 from voxgraft.core.errors import FileError, Finding
 from voxgraft.core.files import (
     FileLock,
@@ -134,10 +134,15 @@ class ImportJournal:
         self.sums[clip.id] = written
         self._append(*entries)
 
-    def damaged(self, folder: Path) -> Iterator[ManifestClip]:
-        """Clips whose files are missing, or do not hold what was written."""
+    def damaged(self, folder: Path, *, quick: bool = False) -> Iterator[ManifestClip]:
+        """Clips whose files are missing, or do not hold what was written (`quick`: are of no use, by their size)."""
         for clip in self.clips:
-            if not is_clip_intact(folder / clip.audio, round(clip.seconds * clip.sample_rate), self.sums.get(clip.id)):
+            if quick:
+                if not is_clip_usable(folder / clip.audio, self.sums.get(clip.id)):
+                    yield clip
+            elif not is_clip_intact(
+                folder / clip.audio, round(clip.seconds * clip.sample_rate), self.sums.get(clip.id)
+            ):
                 yield clip
 
     def finish(self, problems: Iterable[SourceProblem]) -> None:

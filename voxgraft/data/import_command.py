@@ -78,6 +78,8 @@ class ImportPlan:
     """In a preview: sources that could not be imported and have not changed since."""
     again: list[str] = field(default_factory=list)
     """In a preview: sources that would be imported again."""
+    damaged: list[str] = field(default_factory=list)
+    """In a preview: ids of clips whose files are missing or damaged, and would be written again."""
 
 
 def compute_import_loss(journals: Sequence[ImportJournal], found: Iterable[SourceProblem] = ()) -> tuple[float, str]:
@@ -149,13 +151,18 @@ def preview_import(
     options: ImportOptions,
     policy: ReimportPolicy,
 ) -> ImportPlan:
-    """What an import would do. Changes nothing. An error if another process works on the dataset."""
+    """What an import would do. Changes nothing. An error if another process works on the dataset.
+
+    Clip files are compared by size alone, unless sources that changed are to be imported again.
+    """
     with dataset.locked():
-        found = _plan_import(dataset, sources, options, policy)
+        found = _plan_import(dataset, sources, options, policy, verify=policy.changed)
         journals = {journal.recording: journal for journal in dataset.journals()}
     for task in found.tasks:
         journal = journals.get(task.recording)
-        if journal is None or not (journal.is_published or journal.problems):
+        if task.damaged:
+            found.damaged += sorted(task.damaged)
+        elif journal is None or not (journal.is_published or journal.problems):
             found.new.append(task.source.name)
         elif journal.is_published:
             found.again.append(task.source.name)
@@ -175,7 +182,7 @@ def _plan_import(
 ) -> ImportPlan:
     """The sources to import, each under its own name.
 
-    `verify` reads every clip file and adds the sources whose clips are damaged or missing.
+    Sources whose clips are damaged or missing are among them. `verify` reads every clip file to see this.
     """
     done = ImportPlan()
     journals = [journal for journal in dataset.journals() if journal.source]
@@ -216,7 +223,7 @@ def _plan_import(
         if journal.is_published and problem is None:
             done.known.append(journal.recording)
             # Clips that a user removed from the manifest are not missing.
-            damaged = {clip.id for clip in journal.damaged(dataset.folder)} & ids if verify else set()
+            damaged = {clip.id for clip in journal.damaged(dataset.folder, quick=not verify)} & ids
             if damaged:
                 tasks[mark] = ImportTask(source, journal.recording, mark, sounds, damaged=frozenset(damaged))
         elif not journal.is_published or again.changed or not journal.clips:

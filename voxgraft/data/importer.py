@@ -33,9 +33,9 @@ from voxgraft.data.lists import (
 )
 from voxgraft.data.manifest import ManifestClip, SourceProblem
 from voxgraft.data.names import FileMatch, describe_alike
-from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, CutOptions, cut_segments, length_reasons
+from voxgraft.data.segment import NO_PAUSE, NO_SPEECH, NOT_FINITE, CutOptions, cut_segments, has_speech, length_reasons
 from voxgraft.data.sources import ImportSource
-from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
+from voxgraft.data.subtitles import Cue, build_encoding_fix, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import build_normalizer, normalize_marked_text
 from voxgraft.text.spans import SpanError, closing_codes, split_spans
 
@@ -51,7 +51,7 @@ FIRST_LINE_CURE = (
 # End of the name of one of several parquet files of a dataset.
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 # Version of the cutting rules: a source that was half cut by another version starts over.
-CUT_VERSION = 2
+CUT_VERSION = 3
 
 # Fields that must agree before the file of a damaged clip is written again.
 _CUT_FIELDS = ("audio", "start", "end", "seconds", "text_as_found")
@@ -154,10 +154,11 @@ def import_source(dataset: DatasetFolder, task: ImportTask, options: ImportOptio
             except WriteError:  # the disk is full or read-only: other sources would fail too
                 raise
             except VoxgraftError as error:
-                journal.fail((*problems, SourceProblem.of(error, str(source.text.absolute()))))
+                problems.append(SourceProblem.of(error, str(source.text.absolute())))
+                journal.fail(_fix_encodings(problems, options.language))
                 return SourceImportResult(recording, len(journal.clips), 0.0, 0, tuple(journal.problems), failed=True)
             if not journal.is_done:
-                journal.finish(problems)
+                journal.finish(_fix_encodings(problems, options.language))
         clips = journal.clips
         return SourceImportResult(
             recording,
@@ -168,6 +169,12 @@ def import_source(dataset: DatasetFolder, task: ImportTask, options: ImportOptio
             speakers=tuple(dict.fromkeys(clip.speaker for clip in clips)),
             speaker_origin=_describe_speaker_origin(source, recording, clips, options),
         )
+
+
+def _fix_encodings(problems: Sequence[SourceProblem], language: str) -> list[SourceProblem]:
+    """The same problems; those of encodings name one that fits the language."""
+    fix = build_encoding_fix(language)
+    return [replace(one, cure=fix) if one.code == "text-encoding" and not one.cure else one for one in problems]
 
 
 def _rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceImportResult:
@@ -327,7 +334,7 @@ def _segments_from_subtitles(
         speaker = f"{recording}:{cut.speaker}" if cut.speaker else who
         cut = replace(_reject_not_finite(cut, media), speaker=speaker)
         yield cut, samples, recording, options.language, name, {}
-    problems += _decode_problems(media, source.media.name)
+    problems += [*_missing_problems(media, source.media.name), *_decode_problems(media, source.media.name)]
 
 
 def _folder_speaker(source: ImportSource, media: Path) -> str:
@@ -340,6 +347,15 @@ def _reject_not_finite(cut: Cue, media: MediaReader) -> Cue:
     if not media.has_not_finite(cut.start, cut.end):
         return cut
     return replace(cut, marks=(*cut.marks, NOT_FINITE))
+
+
+def _missing_problems(media: MediaReader, file: str, line: int = 0) -> list[SourceProblem]:
+    """A problem for a file that was cut off."""
+    if media.missing is None:
+        return []
+    held, promised = media.missing
+    found = f"{media.path.name} holds {held:,.2f} s of audio, but its header promises {promised:,.2f} s"
+    return [SourceProblem("media-cut-off", found, file, line)]
 
 
 def _decode_problems(media: MediaReader, name: str) -> list[SourceProblem]:
@@ -364,11 +380,13 @@ def _segments_from_list(
     if source.kind != "columns":  # rows that hold their audio must never all be in memory
         rows = list(rows)
         known = infer_recordings(rows)
+    previous: MediaReader | None = None
     for row, samples, media in read_row_audio(rows, source, options.rate, problems):
         end = row.start + len(samples) / options.rate
         file, line = (row.audio, 1) if source.kind == "folder" else (source.text.name, row.line)
-        is_whole = row.end is None or row.end - end <= MAX_MISSING_SECONDS
-        marks = (*length_reasons(end - row.start, options.cut), *(() if is_whole else (NO_PAUSE,)))
+        is_whole = row.end - end <= MAX_MISSING_SECONDS if row.end is not None else media.missing is None
+        heard = () if has_speech(samples, options.rate) else (NO_SPEECH,)
+        marks = (*length_reasons(end - row.start, options.cut), *heard, *(() if is_whole else (NO_PAUSE,)))
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
         if apart and not row.recording:
             own = apart.get((str(media.path.resolve().parent), own), own)
@@ -383,7 +401,10 @@ def _segments_from_list(
         cut = Cue(row.start, end, row.text, line, line, speaker, original_text, marks)
         cut = _reject_not_finite(cut, media)
         yield cut, samples, own, row.language or options.language, file, dict(row.other)
+        if media is not previous:
+            problems += _missing_problems(media, *_row_location(source, row))
         problems += _decode_problems(media, row.audio)
+        previous = media
 
 
 def _read_source_rows(

@@ -17,7 +17,16 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from voxgraft.audio.files import AudioSamples
-from voxgraft.audio.metrics import LEVEL_FRAMES_PER_SECOND, Pause, RollingAudioBuffer, find_pauses, get_speech_frames
+from voxgraft.audio.metrics import (
+    LEVEL_FRAMES_PER_SECOND,
+    Pause,
+    RollingAudioBuffer,
+    compute_frame_levels,
+    compute_speech_thresholds,
+    detect_speech_frames,
+    find_pauses,
+    get_speech_frames,
+)
 from voxgraft.core.languages import ABUGIDA_SCRIPTS, SYLLABIC_SCRIPTS, script_of
 from voxgraft.data.subtitles import Cue
 from voxgraft.text.normalize import build_normalizer
@@ -212,6 +221,13 @@ def _cut(
     lines = (cues[0].line, cues[-1].last_line)
     clip = Cue(start, end, text, *lines, cues[0].speaker, original_text, tuple(dict.fromkeys(marks)))
     return clip, buffer.samples(start, end)
+
+
+def has_speech(samples: AudioSamples, rate: int) -> bool:
+    """Whether a clip that was cut before has a sound that may be speech, by the rules for subtitles."""
+    levels = compute_frame_levels(samples, rate)
+    active = detect_speech_frames(levels, compute_speech_thresholds(levels))
+    return bool(np.count_nonzero(active) >= MIN_CLIP_SPEECH_SECONDS * LEVEL_FRAMES_PER_SECOND)
 
 
 def length_reasons(seconds: float, options: CutOptions) -> list[str]:

@@ -27,7 +27,7 @@ from pysubs2.exceptions import Pysubs2Error
 
 from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftError
 from voxgraft.core.files import read_bytes, text_lines
-from voxgraft.core.languages import base_language
+from voxgraft.core.languages import base_language, suggest_encoding
 from voxgraft.data.manifest import SourceProblem
 from voxgraft.text.spans import closing_codes
 
@@ -67,9 +67,24 @@ BYTE_ORDER_MARKS = (
 )
 
 
-def read_encoded_text(path: Path, encoding: str | None = None) -> str:
+def build_encoding_fix(language: str) -> str:
+    """The fix of `text-encoding` with an encoding that is likely for the language."""
+    name = suggest_encoding(language)
+    example = f", for example --encoding {name}" if name else " with --encoding"
+    return (
+        f"save the text as UTF-8. Or set the encoding of such files{example} (in run.yaml: data.encoding). "
+        "Read the imported texts afterwards: another encoding than the file's own gives wrong letters."
+    )
+
+
+def read_encoded_text(path: Path, encoding: str | None = None, *, language: str = "") -> str:
     """A whole text file; `encoding` is the user's word on files without a byte-order mark."""
-    return decode_text(read_bytes(path, MAX_TEXT_BYTES), path, encoding)
+    try:
+        return decode_text(read_bytes(path, MAX_TEXT_BYTES), path, encoding)
+    except TextError as error:
+        if error.code != "text-encoding" or not language:
+            raise
+        raise TextError(error.code, error.finding.found, where=path, cure=build_encoding_fix(language)) from None
 
 
 def decode_text(data: bytes, where: Path | str, encoding: str | None = None) -> str:

@@ -172,6 +172,23 @@ def describe_prepare_step(run: RunFolder, settings: RunSettings) -> str:
     return f"the run has no clips yet: run `{command}`; it imports {imported}, prepares the clips and trains."
 
 
+def describe_remake_step(run: RunFolder, settings: RunSettings, audio: Path) -> str:
+    """The fix for the file of a clip that is missing or broken; empty where it was not cut from a recording."""
+    from voxgraft.data.folder import CLIPS_FOLDER, IMPORTS_FOLDER  # it loads what cuts audio, seldom needed
+
+    clips = audio.parent.parent
+    if clips.name != CLIPS_FOLDER or not is_folder(clips.parent / IMPORTS_FOLDER):
+        return ""
+    folder, dataset = shlex.quote(str(run.path)), resolve_manifest_path(settings.data.dataset, run.data).parent
+    if settings.data.sources and dataset == clips.parent:
+        again = f"run `voxgraft go {folder} --reimport`, which writes such clips again and prepares them"
+    else:
+        language = f" --language {settings.language}" if settings.language else ""
+        command = f"voxgraft data import {shlex.quote(str(clips.parent))} {RECORDINGS_WORD}{language}"
+        again = f"run `{command}`, which writes such clips again. Then run `voxgraft prepare {folder}` again"
+    return f"{again}. Without the recordings, restore the file or remove the clip."
+
+
 def has_no_data(requirements: DataRequirements) -> bool:
     """Whether no one has named or made any data for the run yet."""
     data, run = requirements.settings.data, requirements.run

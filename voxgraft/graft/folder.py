@@ -311,7 +311,11 @@ def _previous(folder: Path) -> Path:
 def _mismatch(folder: Path, found: str, expected: str = "") -> GraftError:
     cure = ""
     if is_folder(previous := _previous(folder)):
-        cure = f"run `voxgraft graft RUN` again, or restore the folder from `{previous.name}` next to it."
+        cure = (
+            f"run `voxgraft graft RUN` again, or restore the folder from `{previous.name}` next to it. A trained run "
+            "then needs `voxgraft train RUN`, which takes the trained rows from the saved steps (without any, add "
+            "--fresh to train again)."
+        )
     return GraftError("graft-mismatch", found, expected=expected, where=folder, cure=cure)
 
 

@@ -192,6 +192,9 @@ def _decide_import(work: PipelineContext) -> StageDecision:
         return StageDecision(True, f"not imported yet: {names}", f"was not imported yet: {names}", is_stale=True)
     if waiting.again:
         return StageDecision(True, f"imported again (--reimport): {format_names(waiting.again)}", is_stale=True)
+    if waiting.damaged:
+        files = f"{pluralize(len(waiting.damaged), 'clip file')} missing or damaged: {format_names(waiting.damaged)}"
+        return StageDecision(True, files, is_stale=True)
     if waiting.problems:
         return StageDecision(True, waiting.problems[0].found, is_stale=True)
     if not used:
@@ -346,11 +349,22 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
     # The same findings that `check` reports: texts, settings or base differ from what the card was written with.
     with open_run_context(settings, settings.run) as context:
         changed = [item.found for item in provenance_findings(context)]
-    if not changed:
-        return StageDecision(False, f"{card.num_rows:,} rows, created from these texts, settings and base")
     # Some training would be lost with another graft.
     step = work.last_step
-    is_trained = "trained" in card.method or (step is not None and step.step > 0)
+    has_steps = step is not None and step.step > 0
+    is_trained = "trained" in card.method or has_steps
+    try:
+        load_graft(work.run.graft)
+    except VoxgraftError as error:
+        if changed or (is_trained and not has_steps):
+            raise  # its rows cannot be had again: a person decides
+        found = error.finding.found
+        if is_trained and step is not None:
+            # The same graft is made again, and `train` then writes what the saved steps hold into it.
+            return StageDecision(True, f"{found}; `train` restores the trained rows from steps/", is_stale=True)
+        return StageDecision(True, found, is_stale=True)
+    if not changed:
+        return StageDecision(False, f"{card.num_rows:,} rows, created from these texts, settings and base")
     return work.changed(changed[0]) if is_trained else StageDecision(True, changed[0], is_stale=True)
 
 

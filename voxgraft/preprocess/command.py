@@ -13,7 +13,7 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,13 @@ from voxgraft.core.files import atomic_write, compute_sha256, is_file, parse_jso
 from voxgraft.core.results import Line, Table
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import ROLE_BY_SPLIT, ManifestClip, assign_voices, resolve_manifest_path, select_clips
-from voxgraft.dataset.run_data import DataRequirements, describe_prepare_step, open_run_context, provenance_findings
+from voxgraft.dataset.run_data import (
+    DataRequirements,
+    describe_prepare_step,
+    describe_remake_step,
+    open_run_context,
+    provenance_findings,
+)
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import (
     AnyArray,
@@ -317,6 +323,7 @@ def make_prepared_dataset(
     folder = requirements.run.data_set(role)
     if not fitting:
         first, item = next(iter(left_out.items()))
+        item = _name_remake_step(requirements, item, next(path for clip, path, _ in clips if clip.id == first))
         found = f"all {len(left_out):,} clips for {role} are left out; the first, {first}: {item.code}, {item.found}"
         raise GraftError("set-empty", found, where=folder, cure=item.cure)
     # One hash over everything that the set is made of, so that the next `prepare` sees whether it would make the same.
@@ -354,6 +361,13 @@ def make_prepared_dataset(
 
     write_clip_dataset(folder, header, iter_prepared())
     return PreparedDataset(role, open_clip_dataset(folder), left_out, True)
+
+
+def _name_remake_step(requirements: DataRequirements, item: Finding, path: Path) -> Finding:
+    """With the command that writes the clip's file again, where that is what the clip needs."""
+    if item.code not in ("file-missing", "sound-broken"):
+        return item
+    return replace(item, cure=describe_remake_step(requirements.run, requirements.settings, path) or item.cure)
 
 
 def _find_span_fault(requirements: DataRequirements, clip: ManifestClip, text: EncodedText) -> Finding | None:
@@ -568,6 +582,7 @@ class _PrepareJob:
                 name: self.unreadable.get(name) or self.gone.get(self.keys.get(name, ""), item)
                 for name, item in prepared.left_out.items()
             }
+            left_out = {name: _name_remake_step(self.wanted, item, self.paths[name]) for name, item in left_out.items()}
             prepared_sets.append(prepared._replace(left_out=left_out))
         return tuple(prepared_sets)
 
