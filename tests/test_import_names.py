@@ -13,10 +13,10 @@ import soundfile
 
 from voxgraft.config.data import DataImportSettings
 from voxgraft.data.import_command import DataImportResult, data_import
-from voxgraft.data.lists import find_audio_file, match_audio_files, match_sidecar
+from voxgraft.data.lists import TranscriptRow, find_audio_file, infer_recordings, match_audio_files, match_sidecar
 from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest
 from voxgraft.data.names import fold_name, normalize_name
-from voxgraft.data.sources import ImportSource, find_sources
+from voxgraft.data.sources import ImportSource, find_sources, sanitize_name
 
 RATE = 16_000
 CUE = "1\n00:00:00,000 --> 00:00:01,500\nMerhaba\n"
@@ -206,3 +206,16 @@ def test_files_of_the_same_name_in_one_list_are_different_recordings(tmp_path: P
     assert sorted({clip.recording for clip in clips}) == [f"p{person}-{at:03}" for person in (1, 2) for at in (1, 2, 3)]
     assert len({clip.speaker for clip in clips}) == 6
     assert _import(folder, speaker_from="recording")[1] == clips
+
+
+def test_names_of_people_keep_their_combining_signs() -> None:
+    assert sanitize_name("Sunita जी") == "Sunita_जी"
+    assert sanitize_name(DECOMPOSED) == DECOMPOSED.replace(" ", "_")
+    assert sanitize_name(" ./a:  b / c*") == "a_b_c"
+    assert sanitize_name("../..") == "recording"
+
+
+def test_digits_of_a_format_are_no_number_of_a_part() -> None:
+    names = ["f_mp4.mp4", "f_mp3.mp3", "talk-1.wav", "talk-2.wav", "walk-1.wav"]
+    found = infer_recordings([TranscriptRow(line, name, "x") for line, name in enumerate(names)])
+    assert list(found.values()) == ["f_mp4", "f_mp3", "talk", "talk", "walk"]

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,6 @@ _LANGUAGE_SUFFIXES = (
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})[-_](?:[A-Za-z]{2,4}|\d{3})$"),
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})$"),
 )
-_UNSAFE_CHARACTERS = re.compile(r"[^\w.\-]+")
 DATASET_FILES = ("problems.jsonl", "measures.jsonl", "heard.jsonl", "report.html", "report.json")
 DATASET_FOLDERS = ("imports", "clips", "transcripts")
 # What the Hugging Face datasets library writes beside its columns.
@@ -169,8 +169,11 @@ class ImportSource:
 
 
 def sanitize_name(name: str) -> str:
-    """A safe folder name: no separators, no leading dots, at most 80 characters."""
-    return _UNSAFE_CHARACTERS.sub("_", name).strip("._-")[:80] or "recording"
+    """A safe folder name: no separators, no leading dots, at most 80 characters; combining signs (जी) stay."""
+    safe = "".join(
+        one if one.isalnum() or one in "._-" or unicodedata.category(one).startswith("M") else " " for one in name
+    )
+    return "_".join(safe.split()).strip("._-")[:80] or "recording"
 
 
 def find_sources(
