@@ -245,7 +245,9 @@ def _describe_speaker_origin(
     if options.speaker:
         return "set by --speaker"
     if options.speaker_from != "auto":
-        return f"one per {options.speaker_from}, set by --speaker-from"
+        apart = source.folder_speakers if options.speaker_from == "folder" else source.apart
+        again = "; those of the same name in several folders are told apart by the folders above" if apart else ""
+        return f"one per {options.speaker_from}, set by --speaker-from{again}"
     if source.kind == "subtitles":
         has_labels = any(clip.speaker != recording for clip in clips)
         return "labels in the subtitles" if has_labels else "one per recording with subtitles"
@@ -327,12 +329,17 @@ def _segments_from_subtitles(
     media = MediaReader(source.media, options.rate)
     voice = SileroVad(options.rate) if options.activity == "silero" else None
     how = replace(options.cut, language=options.language)
-    who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
+    who = _folder_speaker(source, source.media) if options.speaker_from == "folder" else recording
     for cut, samples in cut_segments(RollingAudioBuffer(media.blocks(), options.rate, voice), cues, how):
         speaker = f"{recording}:{cut.speaker}" if cut.speaker else who
         cut = replace(_reject_not_finite(cut, media), speaker=speaker)
         yield cut, samples, recording, options.language, name, {}
     problems += [*_missing_problems(media, source.media.name), *_decode_problems(media, source.media.name)]
+
+
+def _folder_speaker(source: ImportSource, media: Path) -> str:
+    folder = media.resolve().parent
+    return dict(source.folder_speakers).get(str(folder), folder.name)
 
 
 def _reject_not_finite(cut: Cue, media: MediaReader) -> Cue:
@@ -369,6 +376,7 @@ def _segments_from_list(
     """Clips of a list, as long as its rows say: they were cut before."""
     rows: Iterable[TranscriptRow] = _read_source_rows(source, options, problems)
     known: dict[int, str] = {}
+    apart = {(folder, name): own for folder, name, own in source.apart}
     if source.kind != "columns":  # rows that hold their audio must never all be in memory
         rows = list(rows)
         known = infer_recordings(rows)
@@ -380,12 +388,14 @@ def _segments_from_list(
         heard = () if has_speech(samples, options.rate) else (NO_SPEECH,)
         marks = (*length_reasons(end - row.start, options.cut), *heard, *(() if is_whole else (NO_PAUSE,)))
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
+        if apart and not row.recording:
+            own = apart.get((str(media.path.resolve().parent), own), own)
         own = recording if source.tree else own  # the chapter
         who = {
             "auto": _default_speaker(source, recording),
-            "folder": media.path.resolve().parent.name,
+            "folder": _folder_speaker(source, media.path),
             "recording": own,
-            "file": media.path.stem,
+            "file": apart.get((str(media.path.resolve().parent), media.path.stem), media.path.stem),
         }
         speaker, original_text = row.speaker or who[options.speaker_from], row.original_text or row.text
         cut = Cue(row.start, end, row.text, line, line, speaker, original_text, marks)
