@@ -558,6 +558,28 @@ def test_digits_without_a_token_end_it_before_the_clips_are_encoded_and_the_fix_
     assert gone(run, until="check", reimport=True).exit_code == 0
 
 
+def test_an_error_in_a_later_stage_is_shown_below_the_stages_with_the_command_that_continues(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new_run(tmp_path)
+    edit(run, "data", sources=[str(tmp_path / "talks")], max_left_out=1.0)
+    for path in (tmp_path / "talks").iterdir():
+        if path.suffix in (".srt", ".vtt"):
+            path.write_text(re.sub(r"[\u1200-\u137f]", "b", path.read_text("utf-8")), "utf-8")
+    assert run_cli(["go", str(run)]) == 2
+    printed = capsys.readouterr()
+    shown = (printed.out + printed.err).replace("\n", " ")
+    assert f"`graft` failed (see below). Fix the problem, then run `voxgraft go {run}` to continue." in shown
+    assert re.search(r"graft +ended here .*error: text-other-script", shown)
+    assert shown.count("error text-other-script") == 1
+    assert (run / "data" / "manifest.jsonl").is_file()
+    # Before the first stage there is nothing to show.
+    edit(run, "data", sources=[str(tmp_path / "gone")])
+    shutil.rmtree(run / "data")
+    assert run_cli(["go", str(run)]) == 2
+    assert "ended here" not in "".join(capsys.readouterr())
+
+
 def test_clip_files_that_are_missing_or_broken_are_written_again(run: Path) -> None:
     folder = DatasetFolder(run / "data")
     paths = [clip.resolve_audio(folder.folder) for clip in folder.clips()]

@@ -18,6 +18,7 @@ from tests.support.fixtures import Fixtures
 from voxgraft.cli import run_cli as run_line
 from voxgraft.config.base import iter_setting_fields, parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings
+from voxgraft.core.languages import language_findings
 from voxgraft.models import family_names, get_family
 
 ODD_NAMES = [
@@ -283,6 +284,23 @@ def test_an_unknown_language_is_not_refused_but_doubts_are_said(
     assert [item["code"] for item in answer["findings"]] == codes
     assert (answer["family"], answer["language"]) == (family, language)
     assert settings_of(project / "run").language == language
+
+
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [
+        ("ge", "`ge` is the code of a country. The code of Georgian is `ka`"),
+        ("UA", "`UA` is the code of a country. The code of Ukrainian is `uk`"),
+        ("kr", "If you mean Korean, its code is `ko`"),  # also the code of Kanuri
+        ("qqq", ""),
+    ],
+)
+def test_the_code_of_a_country_gets_the_code_of_its_language(given: str, fix: str) -> None:
+    (found,) = language_findings(given)
+    assert (found.code, found.level) == ("language-unlisted", "warning")
+    assert fix in found.cure
+    assert ("If you mean" in found.cure or "country" in found.cure) == bool(fix)
+    assert ("check the code" in found.cure) == (given in ("kr", "qqq"))
 
 
 @pytest.mark.parametrize(("other", "usual"), [("amh", "am"), ("ger", "de"), ("amh-ET", "am-ET")])

@@ -17,7 +17,7 @@ from typing import Any
 
 import regex
 
-from voxgraft.core.errors import Finding, finding
+from voxgraft.core.errors import CATALOGUE, Finding, finding
 from voxgraft.core.files import parse_json
 
 # Share of letters that a mistyped name must have in common: Amharik is Amharic, but an unknown language is none.
@@ -61,6 +61,29 @@ _CANONICAL_CODES = {
     code: codes.split()[0] for codes in _ISO_639_1_CODES.replace("\n", "|").split("|") for code in codes.split()
 }
 _CANONICAL_CODES |= {code: code for code in _ISO_639_3_CODES.split()}
+
+
+# Country codes (ISO 3166-1) that people give in place of a language's code, with the language that is likely meant.
+_COUNTRY_LANGUAGES = dict(
+    pair.split("-")
+    for pair in (
+        "ad-ca ae-ar al-sq at-de au-en bd-bn bt-dz by-be cd-fr cl-es cn-zh cz-cs dj-so dk-da dz-ar eg-ar er-ti ge-ka "
+        "gb-en gh-ak gr-el hk-yue iq-ar ir-fa jo-ar jp-ja ke-sw kp-ko kr-ko kw-ar kz-kk lk-si ly-ar ma-ar me-sr mx-es "
+        "np-ne nz-en pe-es ph-fil pk-ur rs-sr sy-ar td-ar tj-tg tm-tk tz-sw ua-uk us-en vn-vi ye-ar zw-sn"
+    ).split()
+)
+
+
+def suggest_for_country(code: str) -> str:
+    """A fix for users who gave the code of a country; empty where no language is known for it."""
+    language = _COUNTRY_LANGUAGES.get(base_language(code))
+    entry = find_exemplar(language) if language else None
+    if entry is None:
+        return ""
+    use = f"use it (--language {language}, or `language` in run.yaml)"
+    if is_language_code(code):
+        return f"{CATALOGUE['language-unlisted'].cure} If you mean {entry.name}, its code is `{language}`: {use}."
+    return f"`{code}` is the code of a country. The code of {entry.name} is `{language}`: {use}."
 
 
 def base_language(code: str) -> str:
@@ -200,7 +223,8 @@ def language_findings(language: str, where: Path | None = None) -> list[Finding]
     found, expected = f"`{language}` is not in CLDR (Unicode's language data), so its alphabet is unknown", ""
     if usual := usual_language_code(language):
         found, expected = f"`{language}` is another code for `{usual}`; only `{usual}` has an alphabet here", usual
-    return [finding("language-unlisted", found, expected=expected, where=where or "")]
+    cure = suggest_for_country(language)
+    return [finding("language-unlisted", found, expected=expected, where=where or "", cure=cure)]
 
 
 @cache

@@ -66,7 +66,7 @@ def missing_run_error(path: Path) -> FileError:
         cure += f"the folder contains {'the run' if len(inside) == 1 else 'runs, such as'} {inside[0]}."
     else:
         place = "FOLDER" if path_exists(path) else path
-        cure += f"a run is created with `voxgraft new {place} --base BASE --language CODE --texts FILE`."
+        cure += f"a run is created with `voxgraft new {place} --base BASE --language CODE --sources RECORDINGS`."
     return FileError("file-missing", f"{path} has no {RUN_FILE}", where=path / RUN_FILE, cure=cure)
 
 

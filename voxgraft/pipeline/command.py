@@ -41,6 +41,7 @@ from voxgraft.core.files import (
 )
 from voxgraft.core.languages import base_language, find_exemplar, language_findings, usual_language_code
 from voxgraft.core.results import (
+    EXIT_BAD_INPUT,
     EXIT_INTERRUPTED,
     Line,
     SimpleResult,
@@ -329,6 +330,8 @@ class GoResult:
     """That of the stage that ended it."""
     changes: Mapping[str, str] = field(default_factory=dict)
     """Keys of run.yaml that were given as flags, with their values. They are in the file now, but for a dry run."""
+    is_error_next: bool = False
+    """Whether the error that ended it is shown below these lines, not above."""
 
     def to_json(self) -> dict[str, Any]:
         stages = [stage.to_json() for stage in self.stages]
@@ -346,7 +349,8 @@ class GoResult:
         if self.exit_code == EXIT_INTERRUPTED:
             lines.append(f"`{last}` was interrupted. Run `{again}` to continue.")
         elif self.exit_code:
-            lines.append(f"`{last}` failed (see above). Fix the problem, then run `{again}` to continue.")
+            place = "below" if self.is_error_next else "above"
+            lines.append(f"`{last}` failed (see {place}). Fix the problem, then run `{again}` to continue.")
         elif follows and "done" in (one.word for one in self.stages):
             lines.append(f"next: `{again}` continues with `{follows}`.")
         return lines
@@ -372,31 +376,43 @@ def run_pipeline(settings: GoSettings) -> GoResult:
         )
     outcomes: list[StageResult] = []
     for name in stages:
-        decide, run_command = PIPELINE_STAGES[name]
-        work = PipelineContext(settings)  # read again each time: the stage before has changed the run
-        decision = decide(work)
-        word = STAGE_STARTING if decision.runs else STAGE_SKIPPED
-        progress.report_lines([style_line((name, "bold"), f": {word}: {decision.why}")])
-        if not decision.runs:
-            outcomes.append(StageResult(name, "skipped", decision.why))
-            continue
-        if name == "train":  # the data exists now, which a check at the start may not have had
-            _require_later_stages(work, stages, after_data=True)
-        if name == "prepare" and "check" in stages:
-            require_known_texts(work)
         began = time.monotonic()
         try:
-            result = run_command(work)
-        except KeyboardInterrupt:  # `train` ends on its own then; whatever the others have finished is kept
-            outcomes.append(StageResult(name, "ended here", decision.why, time.monotonic() - began))
-            return GoResult(settings.run, tuple(outcomes), EXIT_INTERRUPTED, changes)
-        seconds = time.monotonic() - began
-        progress.report_lines([line for line in result.lines() if not str(line).startswith(NEXT_COMMAND_PREFIX)])
-        status: StageStatus = "ended here" if result.exit_code else "done"
-        outcomes.append(StageResult(name, status, decision.was or decision.why, seconds, result.to_json()))
-        if result.exit_code:
-            return GoResult(settings.run, tuple(outcomes), result.exit_code, changes)
+            stage, exit_code = _run_stage(settings, name, stages)
+        except VoxgraftError as error:
+            if outcomes:  # what the stages before have done would not be shown otherwise
+                ended = StageResult(name, "ended here", f"error: {error.code}", time.monotonic() - began)
+                shown = GoResult(settings.run, (*outcomes, ended), EXIT_BAD_INPUT, changes, is_error_next=True)
+                progress.report_lines(shown.lines())
+            raise
+        outcomes.append(stage)
+        if exit_code:
+            return GoResult(settings.run, tuple(outcomes), exit_code, changes)
     return GoResult(settings.run, tuple(outcomes), changes=changes)
+
+
+def _run_stage(settings: GoSettings, name: StageName, stages: Sequence[StageName]) -> tuple[StageResult, int]:
+    """One of the stages, if it has to run, and the exit code that ends `go`; 0 if it continues."""
+    decide, run_command = PIPELINE_STAGES[name]
+    work = PipelineContext(settings)  # read again each time: the stage before has changed the run
+    decision = decide(work)
+    word = STAGE_STARTING if decision.runs else STAGE_SKIPPED
+    progress.report_lines([style_line((name, "bold"), f": {word}: {decision.why}")])
+    if not decision.runs:
+        return StageResult(name, "skipped", decision.why), 0
+    if name == "train":  # the data exists now, which a check at the start may not have had
+        _require_later_stages(work, stages, after_data=True)
+    if name == "prepare" and "check" in stages:
+        require_known_texts(work)
+    began = time.monotonic()
+    try:
+        result = run_command(work)
+    except KeyboardInterrupt:  # `train` ends on its own then; whatever the others have finished is kept
+        return StageResult(name, "ended here", decision.why, time.monotonic() - began), EXIT_INTERRUPTED
+    seconds = time.monotonic() - began
+    progress.report_lines([line for line in result.lines() if not str(line).startswith(NEXT_COMMAND_PREFIX)])
+    status: StageStatus = "ended here" if result.exit_code else "done"
+    return StageResult(name, status, decision.was or decision.why, seconds, result.to_json()), result.exit_code
 
 
 def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *, after_data: bool = False) -> None:
