@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import unicodedata
 from pathlib import Path
@@ -172,6 +173,34 @@ def test_speakers_are_told_apart_also_when_imported_clips_get_new_ones(tmp_path:
         assert [(clip.id, clip.recording) for clip in clips] == [(clip.id, clip.recording) for clip in before]
         assert all("told apart" in one.speaker_origin for one in done.source_results)
     assert len({clip.recording for clip in before}) == 6
+
+
+def test_recordings_of_an_older_version_keep_their_names_and_get_speakers_of_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    _people(folder, "Ramesh/set1", "Sunita/set1")
+    _import(folder)
+    dataset = tmp_path / "set"
+    for path in (dataset / "manifest.jsonl", *(dataset / "imports").glob("*.jsonl")):
+        entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for entry in entries:  # as they were written before recordings were told apart
+            clip = entry.get("clip", entry)
+            if "recording" in clip:
+                clip["recording"] = clip["recording"][-2:]
+            if isinstance(entry.get("source"), dict):
+                assert entry["source"].pop("apart")
+        path.write_text("".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries), encoding="utf-8")
+    before = list(read_manifest(dataset / "manifest.jsonl"))
+    assert {clip.recording for clip in before} == {"01", "02", "03"}
+    expected = {f"{name}-{at:02}" for name in ("Ramesh", "Sunita") for at in (1, 2, 3)}
+    for rate in (RATE, 8_000):
+        _, clips = _import(folder, speaker_from="recording", reimport=True, rate=rate)
+        assert [(clip.id, clip.recording) for clip in clips] == [(clip.id, clip.recording) for clip in before]
+        assert {clip.speaker for clip in clips} == expected
+    _people(folder, "Anna/set1")
+    _, more = _import(folder)
+    assert {clip.recording for clip in more if clip.id not in {clip.id for clip in before}} == {
+        f"Anna-{at:02}" for at in (1, 2, 3)
+    }
 
 
 def test_parts_of_a_dataset_have_the_same_speakers(tmp_path: Path) -> None:

@@ -101,6 +101,8 @@ class ImportSource:
 
     apart: tuple[tuple[str, str, str], ...] = ()
     """Names of recordings that files of other folders have, too: folder, name there, and the name to use."""
+    voices: tuple[tuple[str, str, str], ...] = ()
+    """Likewise the speakers that are named after recordings which keep their shared names."""
     folder_speakers: tuple[tuple[str, str], ...] = ()
     """Speakers of folders that share their name with others."""
 
@@ -163,7 +165,7 @@ class ImportSource:
     def to_json(self) -> dict[str, Any]:
         media = None if self.media is None else str(self.media.resolve())
         place = {"kind": self.kind, "text": str(self.text.resolve()), "media": media}
-        names = {"apart": self.apart, "folder_speakers": self.folder_speakers}
+        names = {"apart": self.apart, "voices": self.voices, "folder_speakers": self.folder_speakers}
         # As JSON reads them back: a journal is compared with this.
         return {**place, **{name: [list(one) for one in values] for name, values in names.items() if values}}
 
