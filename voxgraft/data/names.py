@@ -48,9 +48,8 @@ def fold_name(name: str) -> str:
 
 def find_alike(wanted: Sequence[Path], *, any_case: bool = True) -> FileMatch:
     """The file for paths that do not exist as written, the most likely first."""
-    for path in wanted:
-        if found := tuple(iter_alike([path], any_case=False)):
-            return FileMatch(found[0]) if len(found) == 1 else FileMatch(alike=found)
+    for files in _group_alike(wanted, normalize_name):
+        return FileMatch(files[0]) if len(files) == 1 else FileMatch(alike=files)
     found = tuple(iter_alike(wanted, any_case=True)) if any_case else ()
     return FileMatch(found[0], is_other_case=True) if len(found) == 1 else FileMatch(alike=found)
 
@@ -102,10 +101,21 @@ def name_folders(folders: Iterable[Path], known: Mapping[tuple[str, ...], str]) 
 
 def iter_alike(wanted: Iterable[Path], *, any_case: bool) -> Iterator[Path]:
     """Every file whose name differs from one of these at most in Unicode form, or also in case."""
-    fold = fold_name if any_case else normalize_name
-    places = ((folder, fold(path.name)) for path in wanted for folder in _alike_folders(path.parent, fold))
-    for folder, key in dict.fromkeys(places):
-        yield from (folder / name for name in _names_in(folder, fold).get(key, ()) if is_file(folder / name))
+    groups = _group_alike(wanted, fold_name if any_case else normalize_name)
+    yield from dict.fromkeys(file for files in groups for file in files)
+
+
+def _group_alike(wanted: Iterable[Path], fold: Callable[[str], str]) -> Iterator[tuple[Path, ...]]:
+    """For each of the paths that has any, the files of nearly its name."""
+    listings: dict[Path, list[tuple[Path, dict[str, tuple[str, ...]]]]] = {}  # many of the paths are in one folder
+    for path in wanted:
+        if path.parent not in listings:
+            folders = _alike_folders(path.parent, fold)
+            listings[path.parent] = [(folder, _names_in(folder, fold)) for folder in folders]
+        key = fold(path.name)
+        found = [folder / name for folder, names in listings[path.parent] for name in names.get(key, ())]
+        if files := tuple(file for file in found if is_file(file)):
+            yield files
 
 
 def _alike_folders(folder: Path, fold: Callable[[str], str]) -> list[Path]:
