@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import unicodedata
 from pathlib import Path
@@ -13,10 +14,10 @@ import soundfile
 
 from voxgraft.config.data import DataImportSettings
 from voxgraft.data.import_command import DataImportResult, data_import
-from voxgraft.data.lists import find_audio_file, match_audio_files, match_sidecar
+from voxgraft.data.lists import TranscriptRow, find_audio_file, infer_recordings, match_audio_files, match_sidecar
 from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest
 from voxgraft.data.names import fold_name, normalize_name
-from voxgraft.data.sources import ImportSource, find_sources
+from voxgraft.data.sources import ImportSource, find_sources, sanitize_name
 
 RATE = 16_000
 CUE = "1\n00:00:00,000 --> 00:00:01,500\nMerhaba\n"
@@ -174,6 +175,34 @@ def test_speakers_are_told_apart_also_when_imported_clips_get_new_ones(tmp_path:
     assert len({clip.recording for clip in before}) == 6
 
 
+def test_recordings_of_an_older_version_keep_their_names_and_get_speakers_of_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    _people(folder, "Ramesh/set1", "Sunita/set1")
+    _import(folder)
+    dataset = tmp_path / "set"
+    for path in (dataset / "manifest.jsonl", *(dataset / "imports").glob("*.jsonl")):
+        entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for entry in entries:  # as they were written before recordings were told apart
+            clip = entry.get("clip", entry)
+            if "recording" in clip:
+                clip["recording"] = clip["recording"][-2:]
+            if isinstance(entry.get("source"), dict):
+                assert entry["source"].pop("apart")
+        path.write_text("".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries), encoding="utf-8")
+    before = list(read_manifest(dataset / "manifest.jsonl"))
+    assert {clip.recording for clip in before} == {"01", "02", "03"}
+    expected = {f"{name}-{at:02}" for name in ("Ramesh", "Sunita") for at in (1, 2, 3)}
+    for rate in (RATE, 8_000):
+        _, clips = _import(folder, speaker_from="recording", reimport=True, rate=rate)
+        assert [(clip.id, clip.recording) for clip in clips] == [(clip.id, clip.recording) for clip in before]
+        assert {clip.speaker for clip in clips} == expected
+    _people(folder, "Anna/set1")
+    _, more = _import(folder)
+    assert {clip.recording for clip in more if clip.id not in {clip.id for clip in before}} == {
+        f"Anna-{at:02}" for at in (1, 2, 3)
+    }
+
+
 def test_parts_of_a_dataset_have_the_same_speakers(tmp_path: Path) -> None:
     _people(tmp_path / "in", "train/anna", "test/anna", "train/bela")
     _, clips = _import(tmp_path / "in", speaker_from="folder")
@@ -206,3 +235,16 @@ def test_files_of_the_same_name_in_one_list_are_different_recordings(tmp_path: P
     assert sorted({clip.recording for clip in clips}) == [f"p{person}-{at:03}" for person in (1, 2) for at in (1, 2, 3)]
     assert len({clip.speaker for clip in clips}) == 6
     assert _import(folder, speaker_from="recording")[1] == clips
+
+
+def test_names_of_people_keep_their_combining_signs() -> None:
+    assert sanitize_name("Sunita जी") == "Sunita_जी"
+    assert sanitize_name(DECOMPOSED) == DECOMPOSED.replace(" ", "_")
+    assert sanitize_name(" ./a:  b / c*") == "a_b_c"
+    assert sanitize_name("../..") == "recording"
+
+
+def test_digits_of_a_format_are_no_number_of_a_part() -> None:
+    names = ["f_mp4.mp4", "f_mp3.mp3", "talk-1.wav", "talk-2.wav", "walk-1.wav"]
+    found = infer_recordings([TranscriptRow(line, name, "x") for line, name in enumerate(names)])
+    assert list(found.values()) == ["f_mp4", "f_mp3", "talk", "talk", "walk"]

@@ -539,7 +539,10 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
 def _list_path(dataset: Path, recording: Path) -> Path:
     """The list of a recording. Its name has a hash of the path: chapters may be ch1/audio.mp3 and ch2/audio.mp3."""
     mark = hashlib.sha256(os.fsencode(os.path.realpath(recording))).hexdigest()[:8]
-    return dataset / LISTS_FOLDER / f"{sanitize_name(recording.stem)[:70]}-{mark}.jsonl"
+    folder = dataset / LISTS_FOLDER
+    # Rules of names may change; a list that was written keeps its name.
+    written = next(folder.glob(f"*-{mark}.jsonl"), None)
+    return written or folder / f"{sanitize_name(recording.stem)[:70]}-{mark}.jsonl"
 
 
 def _read_first_row(place: Path) -> dict[str, Any]:

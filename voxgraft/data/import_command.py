@@ -245,9 +245,17 @@ def _tell_names_apart(dataset: DatasetFolder, tasks: Sequence[ImportTask], optio
     A recording `01` in two folders is two recordings, and a folder `set1` of two people two speakers. What was imported
     before keeps its names.
     """
+    if not tasks:
+        return []
     journals = {journal.recording: journal for journal in dataset.journals() if journal.source}
     kept = {task.recording for task in tasks if task.previous or task.damaged}
     new = {task.recording: task for task in tasks if task.recording not in kept}
+    stored_names = {
+        name: {
+            (folder, label) for key in ("apart", "voices") for folder, label, _ in journals[name].source.get(key, ())
+        }
+        for name in kept
+    }
     held: dict[str, set[tuple[str, ...]]] = defaultdict(set)  # names of recordings in the dataset, and their folders
     speakers: dict[tuple[str, ...], str] = {}
     repeated: set[tuple[str, ...]] = set()
@@ -273,6 +281,7 @@ def _tell_names_apart(dataset: DatasetFolder, tasks: Sequence[ImportTask], optio
         del speakers[place]
     # By the name of a recording: the folders that have it, and there the sources and names of its files.
     users: dict[str, dict[Path, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
+    merged: dict[str, dict[Path, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
     inside: dict[str, set[Path]] = defaultdict(set)
     for task in tasks:
         files = [] if task.damaged else task.source.audio_files
@@ -280,22 +289,37 @@ def _tell_names_apart(dataset: DatasetFolder, tasks: Sequence[ImportTask], optio
         for line, (_, path) in enumerate(files):
             folder = path.resolve().parent
             inside[task.recording].add(folder)
-            if task.recording in new and task.source.kind != "subtitles" and not task.source.tree:
-                for label in {labels[line], *([path.stem] if options.speaker_from == "file" else [])}:
+            if task.source.kind == "subtitles" or task.source.tree:
+                continue
+            for label in {labels[line], *([path.stem] if options.speaker_from == "file" else [])}:
+                if task.recording in new:
                     users[label][folder].add((task.recording, path.stem))
+                elif (str(folder), label) not in stored_names[task.recording]:
+                    merged[label][folder].add((task.recording, path.stem))
     apart = _find_shared_names(users, held)
+    # Recordings that an older version merged keep their names; speakers that are named after them are told apart.
+    is_by_file = options.speaker is None and options.speaker_from in ("recording", "file")
+    voices = _find_shared_names(merged, {name: set() for name in (*held, *apart.values())}) if is_by_file else {}
     is_by_folder = options.speaker is None and options.speaker_from == "folder"
     named = name_folders(set().union(*inside.values()), speakers) if is_by_folder else {}
     done = []
     for task in tasks:
+        mine = inside[task.recording]
         if task.recording in new:
-            own = tuple((str(folder), label, name) for (folder, label), name in apart.items())
-            own = tuple(sorted(one for one in own if Path(one[0]) in inside[task.recording]))
+            own = sorted((str(folder), label, name) for (folder, label), name in apart.items() if folder in mine)
+            again: list[tuple[str, str, str]] = []
         else:
-            own = tuple((str(a), str(b), str(c)) for a, b, c in journals[task.recording].source.get("apart", ()))
-        people = [(str(folder), named[folder]) for folder in inside[task.recording] if folder in named]
+            before = journals[task.recording].source
+            own = [(str(a), str(b), str(c)) for a, b, c in before.get("apart", ())]
+            again = [(str(a), str(b), str(c)) for a, b, c in before.get("voices", ())]
+            again += sorted((str(folder), label, name) for (folder, label), name in voices.items() if folder in mine)
+        people = [(str(folder), named[folder]) for folder in mine if folder in named]
         people = sorted(one for one in people if one[1] != Path(one[0]).name)
-        done.append(replace(task, source=replace(task.source, apart=own, folder_speakers=tuple(people))))
+        done.append(
+            replace(
+                task, source=replace(task.source, apart=tuple(own), voices=tuple(again), folder_speakers=tuple(people))
+            )
+        )
     return done
 
 
@@ -314,7 +338,8 @@ def _find_shared_names(
         # Parts of one recording may have come before, from the same folder.
         if not set(places.values()) <= held[label] if held.get(label) else is_repeated:
             shared.append(label)
-    names = name_folders({folder for label in shared for folder in users[label]}, {})
+    rivals = {Path(*place) for label in shared for place in held.get(label, ()) if len(place) > 1}
+    names = name_folders({*rivals, *(folder for label in shared for folder in users[label])}, {})
     for label in shared:
         own: dict[str, str] = {}
         for folder in sorted(users[label]):

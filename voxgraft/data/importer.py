@@ -245,7 +245,7 @@ def _describe_speaker_origin(
     if options.speaker:
         return "set by --speaker"
     if options.speaker_from != "auto":
-        apart = source.folder_speakers if options.speaker_from == "folder" else source.apart
+        apart = source.folder_speakers if options.speaker_from == "folder" else source.apart or source.voices
         again = "; those of the same name in several folders are told apart by the folders above" if apart else ""
         return f"one per {options.speaker_from}, set by --speaker-from{again}"
     if source.kind == "subtitles":
@@ -377,6 +377,7 @@ def _segments_from_list(
     rows: Iterable[TranscriptRow] = _read_source_rows(source, options, problems)
     known: dict[int, str] = {}
     apart = {(folder, name): own for folder, name, own in source.apart}
+    voices = {**apart, **{(folder, name): own for folder, name, own in source.voices}}
     if source.kind != "columns":  # rows that hold their audio must never all be in memory
         rows = list(rows)
         known = infer_recordings(rows)
@@ -388,14 +389,14 @@ def _segments_from_list(
         heard = () if has_speech(samples, options.rate) else (NO_SPEECH,)
         marks = (*length_reasons(end - row.start, options.cut), *heard, *(() if is_whole else (NO_PAUSE,)))
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
-        if apart and not row.recording:
-            own = apart.get((str(media.path.resolve().parent), own), own)
+        folder, label = str(media.path.resolve().parent), own
+        own = own if row.recording else apart.get((folder, label), own)
         own = recording if source.tree else own  # the chapter
         who = {
             "auto": _default_speaker(source, recording),
             "folder": _folder_speaker(source, media.path),
-            "recording": own,
-            "file": apart.get((str(media.path.resolve().parent), media.path.stem), media.path.stem),
+            "recording": own if row.recording or source.tree else voices.get((folder, label), own),
+            "file": voices.get((folder, media.path.stem), media.path.stem),
         }
         speaker, original_text = row.speaker or who[options.speaker_from], row.original_text or row.text
         cut = Cue(row.start, end, row.text, line, line, speaker, original_text, marks)

@@ -53,6 +53,7 @@ KNOWN_COLUMNS = ", ".join(
 KEPT_KEYS = ("machine_made", "confidence")
 AUDIO_FOLDERS = ("", "wavs", "wav", "audio", "clips", "audios")
 MIN_RECORDINGS = 3
+_FORMAT_NAMES = ("mp3", "mp4", "3g2")
 SIDECAR_SUFFIXES = (".normalized.txt", ".txt", ".lab")
 # Folders of audio in VCTK and its copies at other rates, beside the folder `txt`.
 VCTK_AUDIO_FOLDERS = ("wav48_silence_trimmed", "wav48", "wav24", "wav22", "wav16")
@@ -258,6 +259,8 @@ def infer_recordings(rows: Sequence[TranscriptRow]) -> dict[int, str]:
             end = len(stem)
             while end and stem[end - 1].isdecimal():
                 end -= 1
+            # `f_mp4.mp4` is no fourth part of `f_mp`.
+            end = len(stem) if stem.lower().endswith(_FORMAT_NAMES) else end
             short[row.line] = stem if end == len(stem) else stem[:end].rstrip("-_. \t\r\n\f\v")
     useful = all(short.values()) and len(set(short.values())) >= min(MIN_RECORDINGS, len(set(stems.values())))
     return short if useful else stems

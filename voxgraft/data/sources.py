@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,6 @@ _LANGUAGE_SUFFIXES = (
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})[-_](?:[A-Za-z]{2,4}|\d{3})$"),
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})$"),
 )
-_UNSAFE_CHARACTERS = re.compile(r"[^\w.\-]+")
 DATASET_FILES = ("problems.jsonl", "measures.jsonl", "heard.jsonl", "report.html", "report.json")
 DATASET_FOLDERS = ("imports", "clips", "transcripts")
 # What the Hugging Face datasets library writes beside its columns.
@@ -101,6 +101,8 @@ class ImportSource:
 
     apart: tuple[tuple[str, str, str], ...] = ()
     """Names of recordings that files of other folders have, too: folder, name there, and the name to use."""
+    voices: tuple[tuple[str, str, str], ...] = ()
+    """Likewise the speakers that are named after recordings which keep their shared names."""
     folder_speakers: tuple[tuple[str, str], ...] = ()
     """Speakers of folders that share their name with others."""
 
@@ -163,14 +165,17 @@ class ImportSource:
     def to_json(self) -> dict[str, Any]:
         media = None if self.media is None else str(self.media.resolve())
         place = {"kind": self.kind, "text": str(self.text.resolve()), "media": media}
-        names = {"apart": self.apart, "folder_speakers": self.folder_speakers}
+        names = {"apart": self.apart, "voices": self.voices, "folder_speakers": self.folder_speakers}
         # As JSON reads them back: a journal is compared with this.
         return {**place, **{name: [list(one) for one in values] for name, values in names.items() if values}}
 
 
 def sanitize_name(name: str) -> str:
-    """A safe folder name: no separators, no leading dots, at most 80 characters."""
-    return _UNSAFE_CHARACTERS.sub("_", name).strip("._-")[:80] or "recording"
+    """A safe folder name: no separators, no leading dots, at most 80 characters; combining signs (जी) stay."""
+    safe = "".join(
+        one if one.isalnum() or one in "._-" or unicodedata.category(one).startswith("M") else " " for one in name
+    )
+    return "_".join(safe.split()).strip("._-")[:80] or "recording"
 
 
 def find_sources(
