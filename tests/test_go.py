@@ -643,6 +643,12 @@ def test_a_trained_graft_with_a_broken_file_gets_its_trained_rows_again(run: Pat
     for command in ("graft", "train"):
         assert run_cli([command, str(run), "--quiet"]) == 0
     assert load_graft(run / "graft").card.rows_sha256 == trained.card.rows_sha256
+    # Also without the card.
+    (run / "graft" / "graft.json").unlink()
+    result = gone(run, until="train")
+    assert ran(result) == ["graft", "check", "train"]
+    assert "graft.json is missing; `train` restores" in why(result, "graft")
+    assert load_graft(run / "graft").card.rows_sha256 == trained.card.rows_sha256
     # Without the steps its rows would be lost, so nothing takes its place.
     shutil.rmtree(run / "steps")
     (run / "graft" / name).write_bytes(b"no graft")
@@ -651,6 +657,10 @@ def test_a_trained_graft_with_a_broken_file_gets_its_trained_rows_again(run: Pat
     assert caught.value.code == "graft-broken"
     assert "--fresh to train again" in caught.value.finding.cure
     assert (run / "graft" / name).read_bytes() == b"no graft"
+    (run / "graft" / "graft.json").unlink()
+    with pytest.raises(VoxgraftError) as caught:
+        gone(run)
+    assert caught.value.code == "graft-broken"
 
 
 def test_an_untrained_graft_with_a_broken_file_is_created_again(prepared: Path) -> None:
@@ -659,3 +669,6 @@ def test_an_untrained_graft_with_a_broken_file_is_created_again(prepared: Path) 
     assert ran(result) == ["graft"]
     assert why(result, "graft") == "rows.safetensors is missing from the graft"
     load_graft(prepared / "graft")
+    (prepared / "graft" / "rows.safetensors").unlink()
+    edit(prepared, "tokenizer", pieces=10)
+    assert ran(gone(prepared, until="graft")) == ["graft"], "also with other settings"

@@ -342,27 +342,33 @@ COMPARED_OPTIONS = tuple(
 
 
 def _decide_graft(work: PipelineContext) -> StageDecision:
-    card = work.card
-    if card is None:
-        return StageDecision(True, "no graft yet", "there was no graft yet")
-    settings = work.command_settings(GraftSettings)
-    # The same findings that `check` reports: texts, settings or base differ from what the card was written with.
-    with open_run_context(settings, settings.run) as context:
-        changed = [item.found for item in provenance_findings(context)]
-    # Some training would be lost with another graft.
-    step = work.last_step
+    card, step = work.card, work.last_step
     has_steps = step is not None and step.step > 0
-    is_trained = "trained" in card.method or has_steps
+    if card is None and not is_file(work.run.graft / ROWS_NAME):
+        return StageDecision(True, "no graft yet", "there was no graft yet")
+    changed: list[str] = []
+    is_whole, settings = False, work.command_settings(GraftSettings)
+    if card is not None:
+        # The same findings that `check` reports: texts, settings or base differ from what the card was written with.
+        with open_run_context(settings, settings.run) as context:
+            changed = [item.found for item in provenance_findings(context)]
+            is_whole = context.graft is not None
+    # Some training would be lost with another graft.
+    is_trained = has_steps or (card is not None and "trained" in card.method)
+    if card is None:
+        is_trained = is_trained or any(entry["step"] for entry in RunJournal(work.run.journal).read())
     try:
-        load_graft(work.run.graft)
+        if not is_whole:
+            load_graft(work.run.graft)
     except VoxgraftError as error:
-        if changed or (is_trained and not has_steps):
-            raise  # its rows cannot be had again: a person decides
-        found = error.finding.found
-        if is_trained and step is not None:
+        found, starts_over = error.finding.found, bool(changed) and work.go_settings.when_changed == "fresh"
+        if is_trained and not starts_over:
+            if changed or not has_steps:
+                raise  # its rows cannot be had again: a person decides
             # The same graft is made again, and `train` then writes what the saved steps hold into it.
             return StageDecision(True, f"{found}; `train` restores the trained rows from steps/", is_stale=True)
         return StageDecision(True, found, is_stale=True)
+    assert card is not None  # a whole graft has one
     if not changed:
         return StageDecision(False, f"{card.num_rows:,} rows, created from these texts, settings and base")
     return work.changed(changed[0]) if is_trained else StageDecision(True, changed[0], is_stale=True)
