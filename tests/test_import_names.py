@@ -144,6 +144,17 @@ def test_a_path_of_a_windows_machine_is_found_by_its_last_parts(root: str, tmp_p
     assert [problem.line for problem in done.problems] == [3]
 
 
+def test_folders_of_the_same_name_that_become_one_speaker_are_named(tmp_path: Path) -> None:
+    for name in ("Ramesh/set1", "Sunita/set1", "train/anna", "test/anna"):
+        _files(tmp_path / "in", *(f"{name}/{at:02}{ending}" for at in (1, 2) for ending in (".wav", ".txt")))
+    done, clips = _import(tmp_path / "in", speaker_from="folder")
+    assert {clip.speaker for clip in clips} == {"set1", "anna"}
+    (warning,) = [item for item in done.findings() if item.code == "speakers-same-name"]
+    assert warning.found == "set1 is in 2 folders, such as Ramesh/set1 and Sunita/set1"
+    done, _ = _import(tmp_path / "in", speaker_from="auto", reimport=True)
+    assert "speakers-same-name" not in [item.code for item in done.findings()]
+
+
 def test_names_of_people_keep_their_combining_signs() -> None:
     assert sanitize_name("Sunita जी") == "Sunita_जी"
     assert sanitize_name(DECOMPOSED) == DECOMPOSED.replace(" ", "_")

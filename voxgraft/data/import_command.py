@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -35,10 +36,16 @@ from voxgraft.data.folder import (
     store_scan_problems,
     write_problems_file,
 )
-from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult, import_source
+from voxgraft.data.importer import SET_BY_SPEAKER_FROM, ImportOptions, ImportTask, SourceImportResult, import_source
 from voxgraft.data.manifest import LOST_CLIP_CODES, REFUSAL_CODES, SourceProblem
 from voxgraft.data.segment import REJECTION_MEANINGS, CutOptions
-from voxgraft.data.sources import ImportSource, compute_audio_stamps, compute_source_fingerprint, find_sources
+from voxgraft.data.sources import (
+    PARTS,
+    ImportSource,
+    compute_audio_stamps,
+    compute_source_fingerprint,
+    find_sources,
+)
 from voxgraft.models import get_family
 from voxgraft.text.encoder import check_text_script
 
@@ -353,6 +360,8 @@ class DataImportResult:
                 "If two people read the same sentences, no action is needed."
             )
             found.append(finding("source-doubled", format_names(copied), where=self.dataset, cure=cure))
+        if shared := self._find_shared_speaker_names():
+            found.append(finding("speakers-same-name", format_names(shared), where=self.dataset))
         # `graft` refuses texts in another script; so early, it is still only a warning.
         used = [clip for one in self.journals for clip in one.clips if clip.is_used]
         own = [clip.text for clip in used if is_same_language(clip.language, self.language)]
@@ -365,6 +374,22 @@ class DataImportResult:
             kept = f"{len(left):,} of {pluralize(len(used), 'text')} keep digits, the first {shown!r:.40}"
             cure = f"{CATALOGUE['text-digits'].cure} Then import again with --reimport."
             found.append(finding("text-digits", kept, where=self.dataset, cure=cure))
+        return found
+
+    def _find_shared_speaker_names(self) -> list[str]:
+        """Speakers that --speaker-from has named after folders or files of several places."""
+        folders = {journal.recording: journal.source_folder for journal in self.journals}
+        places: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        for one in self.source_results:
+            if one.speaker_origin.endswith(SET_BY_SPEAKER_FROM) and one.recording in folders:
+                place = tuple(part for part in folders[one.recording].parts if not re.fullmatch(PARTS, part))
+                for name in one.speakers:
+                    places[name].add(place)
+        found = []
+        for name, own in places.items():
+            if len(own) > 1:
+                first, second = ("/".join(place[-2:]) for place in sorted(own)[:2])
+                found.append(f"{name} is in {len(own)} folders, such as {first} and {second}")
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -110,6 +110,9 @@ class SourceImportResult:
     """Where the speaker names come from, in words."""
 
 
+SET_BY_SPEAKER_FROM = "set by --speaker-from"
+
+
 @dataclass(frozen=True, slots=True)
 class ImportTask:
     """One source to import, and what is known about it."""
@@ -245,7 +248,7 @@ def _describe_speaker_origin(
     if options.speaker:
         return "set by --speaker"
     if options.speaker_from != "auto":
-        return f"one per {options.speaker_from}, set by --speaker-from"
+        return f"one per {options.speaker_from}, {SET_BY_SPEAKER_FROM}"
     if source.kind == "subtitles":
         has_labels = any(clip.speaker != recording for clip in clips)
         return "labels in the subtitles" if has_labels else "one per recording with subtitles"

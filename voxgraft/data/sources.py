@@ -63,7 +63,8 @@ _LANGUAGE_SUFFIXES = (
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})[-_](?:[A-Za-z]{2,4}|\d{3})$"),
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})$"),
 )
-_PARTS = "train|training|test|testing|dev|eval|val|valid|validation"
+# Folders for parts of one dataset: `train/anna` and `test/anna` are one person.
+PARTS = "train|training|test|testing|dev|eval|val|valid|validation"
 DATASET_FILES = ("problems.jsonl", "measures.jsonl", "heard.jsonl", "report.html", "report.json")
 DATASET_FOLDERS = ("imports", "clips", "transcripts")
 # What the Hugging Face datasets library writes beside its columns.
@@ -141,9 +142,9 @@ class ImportSource:
         folders = place.parent.parts
         if self.kind == "list" and len(folders) > 4 and folders[-4] == "by_book":
             return folders[-2]
-        if self.kind != "list" or not re.fullmatch(rf"metadata(_({_PARTS}))?|{KALDI_TEXT}", place.stem):
+        if self.kind != "list" or not re.fullmatch(rf"metadata(_({PARTS}))?|{KALDI_TEXT}", place.stem):
             return ""
-        if re.fullmatch(_PARTS, folders[-1]):
+        if re.fullmatch(PARTS, folders[-1]):
             return sanitize_name(folders[-2])
         return sanitize_name(folders[-1]) if "_" in place.stem else ""
 
