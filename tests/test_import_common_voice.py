@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.config.data import DataImportSettings
+from voxgraft.config.data import DataImportSettings, DataRemoveSettings
 from voxgraft.core.errors import FileError
 from voxgraft.data.import_command import DataImportResult, data_import
+from voxgraft.data.manage import data_remove
 from voxgraft.data.manifest import ManifestClip, read_manifest
 from voxgraft.data.sources import find_sources
 
@@ -80,7 +81,7 @@ def test_the_note_counts_the_clips_that_nobody_accepted_and_its_fix_imports_them
     (note,) = (problem.finding() for problem in done.problems)
     assert note.level == "note"
     assert "invalidated.tsv (1 clip), other.tsv (2 clips)" in note.found
-    assert f"'{folder / 'invalidated.tsv'}'" in note.cure
+    assert f"'{folder / 'other.tsv'}'" in note.cure
     assert any(note.found in str(line) for line in done.lines()), "import prints it"
     done, clips = _import(tmp_path / "set", folder, folder / "other.tsv")
     assert {clip.text for clip in clips} == {TEXTS[at] for at in (0, 1, 2, 3, 4, 6, 7)}
@@ -104,8 +105,8 @@ def test_lists_with_the_names_of_common_voice_but_other_columns_are_imported(tmp
     [
         ("clip\tduration[ms]", "a.wav\t3000", "b.wav\t2871"),
         ("a.wav|3.25", "b.wav|-1,5e3"),
-        ("file,text,x", "a.wav,12,3", "b.wav,13,4"),
-        ("audio\ttext", "a\t٣٠"),
+        ("a.wav,12,3", "b.wav,13,4"),
+        ("a\t٣٠",),
     ],
 )
 def test_a_list_with_only_numbers_as_texts_is_left_out_and_its_recordings_keep_their_texts(
@@ -134,3 +135,37 @@ def test_a_list_with_one_text_that_is_no_number_is_imported(tmp_path: Path) -> N
     sources, problems = find_sources([tmp_path / "own"], "am")
     assert [source.text.name for source in sources] == ["list.csv"]
     assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("metadata.csv", ("audio|text", "a.wav|1", "b.wav|2")),
+        ("metadata.csv", ('"file_name","sentence"', "a.wav,1", "b.wav,2")),
+        ("list.tsv", ("\ufeffid\tnormalized_text\tduration", "a\t1\t2.0", "b\t٢\t2.0")),
+        ("list.jsonl", ('{"audio": "a.wav", "text": "1"}', '{"audio": "b.wav", "text": "2"}')),
+    ],
+)
+def test_numbers_in_a_column_that_is_called_text_are_texts(tmp_path: Path, name: str, lines: tuple[str, ...]) -> None:
+    for at, stem in enumerate("ab"):
+        _sound(tmp_path / "own" / f"{stem}.wav", at)
+    _write(tmp_path / "own" / name, *lines)
+    done, clips = _import(tmp_path / "set", tmp_path / "own")
+    assert len(clips) == 2
+    assert _codes(done) == []
+
+
+def test_the_note_names_clips_that_an_older_version_imported_from_a_list_that_is_left_out(tmp_path: Path) -> None:
+    folder = _common_voice(tmp_path / "am")
+    _import(tmp_path / "set", folder, folder / "invalidated.tsv", folder / "other.tsv")
+    done, clips = _import(tmp_path / "set", folder)
+    assert len(clips) == 8, "nothing is removed without being asked"
+    (note,) = (problem.finding() for problem in done.problems)
+    assert note.level == "note"
+    assert "still in the dataset: invalidated (1 clip), other (2 clips)" in note.found
+    assert f"`voxgraft data remove {tmp_path / 'set'} --recording invalidated --recording other`" in note.cure
+    settings = DataRemoveSettings(dataset=tmp_path / "set", recording=("invalidated", "other"), yes=True)
+    data_remove(settings)
+    done, clips = _import(tmp_path / "set", folder)
+    assert {clip.text for clip in clips} == set(TEXTS[:5])
+    assert "still in the dataset" not in done.problems[0].found

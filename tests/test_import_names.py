@@ -42,7 +42,7 @@ def _files(folder: Path, *names: str) -> None:
     for at, name in enumerate(names):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() in (".wav", ".mp4", ".ogg"):
+        if path.suffix.lower() in (".wav", ".mp4", ".ogg", ".au"):
             noise = np.random.default_rng([at, *name.encode()]).normal(0, 0.1, 2 * RATE)
             soundfile.write(path, noise.astype(np.float32), RATE, format="WAV")
         else:
@@ -166,3 +166,69 @@ def test_digits_of_a_format_are_no_number_of_a_part() -> None:
     names = ["f_mp4.mp4", "f_mp3.mp3", "talk-1.wav", "talk-2.wav", "walk-1.wav"]
     found = infer_recordings([TranscriptRow(line, name, "x") for line, name in enumerate(names)])
     assert list(found.values()) == ["f_mp4", "f_mp3", "talk", "talk", "walk"]
+
+
+def test_files_that_an_older_version_did_not_find_do_not_change_a_source(folder: Path) -> None:
+    """An older version recorded no file for `u0.wav`, and used neither `v0.wav` with `v0.TXT` nor the video."""
+    later = ("list/U0.wav", f"list/{DECOMPOSED}.wav", "texts/v0.TXT", "texts/k0.mp4", "texts/k0.txt", "texts/w0.au")
+    _files(folder, *later, "list/u1.wav", "texts/v0.wav", "texts/v1.wav", "texts/v1.txt", "texts/w0.txt")
+    rows = ("u0.wav|Bir", "u1.wav|İki", f"{COMPOSED}.wav|Üç")
+    (folder / "list" / "metadata.csv").write_text("\n".join(rows), encoding="utf-8")
+    aside = folder.parent / "aside"
+    for name in later:
+        (aside / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).rename(aside / name)
+    _, clips = _import(folder, max_left_out=1)
+    assert len(clips) == 2
+    for name in later:
+        (aside / name).rename(folder / name)
+    for _ in range(2):
+        done, same = _import(folder, max_left_out=1)
+        assert (done.exit_code, done.new_clips, same) == (0, 0, clips)
+        notes = [problem for problem in done.problems if problem.code == "source-more"]
+        assert sorted("2 more files" in note.found for note in notes) == [False, True]
+        assert any("3 more files can be used now: k0.mp4, v0.wav, w0.au" in note.found for note in notes)
+        assert all("--reimport" in note.finding().cure for note in notes)
+        assert all(note.found in " ".join(map(str, done.lines())) for note in notes)
+    folder.rename(folder.with_name("copy"))  # a copy is no new source either
+    done, same = _import(folder.with_name("copy"), max_left_out=1)
+    assert (done.exit_code, done.new_clips, same) == (0, 0, clips)
+    folder.with_name("copy").rename(folder)
+    _files(folder, "texts/v2.wav", "texts/v2.txt")
+    done, same = _import(folder, max_left_out=1)
+    assert (done.exit_code, same) == (1, clips), "a file that was added is a change as before"
+    done, more = _import(folder, reimport=True, max_left_out=1)
+    assert (done.exit_code, len(more)) == (0, 8)
+    assert {clip.id for clip in clips} < {clip.id for clip in more}
+    done, same = _import(folder, max_left_out=1)
+    assert (done.exit_code, same) == (0, more)
+    assert "source-more" not in {problem.code for problem in done.problems}
+
+
+def test_a_file_that_was_missing_under_its_exact_name_is_a_change(folder: Path) -> None:
+    _files(folder, "a.wav")
+    (folder / "metadata.csv").write_text("a|Bir\nb|İki\n", encoding="utf-8")
+    _import(folder)
+    _files(folder, "b.wav")
+    done, _ = _import(folder)
+    assert done.exit_code == 1 and "source-changed" in {problem.code for problem in done.problems}
+
+
+def test_a_folder_is_listed_once_for_many_missing_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its listing cannot be kept for longer, since it changed just now or in the future."""
+    _files(folder, *(f"{at}.wav" for at in range(20)))
+    (folder / "metadata.csv").write_text("\n".join(f"no{at}.wav|Bir" for at in range(20)), encoding="utf-8")
+    os.utime(folder, (4e9, 4e9))
+    listed: list[str] = []
+    listdir = os.listdir
+
+    def counting(place: str) -> list[str]:
+        listed.append(place)
+        return listdir(place)
+
+    monkeypatch.setattr(os, "listdir", counting)
+    find_sources([folder / "metadata.csv"], "tr")
+    assert 0 < len(listed) <= 4
+    listed.clear()
+    find_sources([folder], "tr")
+    assert 0 < len(listed) <= 4

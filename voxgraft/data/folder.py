@@ -437,7 +437,7 @@ PROBLEMS_FILE = "problems.jsonl"
 # In the folder of the journals, with a name that no journal has.
 SCAN_PROBLEMS_FILE = ".found"
 MAX_SHOWN_PROBLEMS = 12
-SHOWN_NOTE_CODES = ("table-duplicate", "table-header", "list-unaccepted", "name-case")
+SHOWN_NOTE_CODES = ("table-duplicate", "table-header", "list-unaccepted", "name-case", "source-more")
 """Notes that a user can act on."""
 
 

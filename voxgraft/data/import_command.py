@@ -40,10 +40,13 @@ from voxgraft.data.importer import SET_BY_SPEAKER_FROM, ImportOptions, ImportTas
 from voxgraft.data.manifest import LOST_CLIP_CODES, REFUSAL_CODES, SourceProblem
 from voxgraft.data.segment import REJECTION_MEANINGS, CutOptions
 from voxgraft.data.sources import (
+    COMMON_VOICE_UNACCEPTED,
     PARTS,
     ImportSource,
     compute_audio_stamps,
     compute_source_fingerprint,
+    find_later_files,
+    find_later_names,
     find_sources,
 )
 from voxgraft.models import get_family
@@ -73,6 +76,8 @@ class ImportPlan:
     """By recording of this import: another source that is a copy of it, and is not imported a second time."""
     problems: list[SourceProblem] = field(default_factory=list)
     """Sources that are refused: they changed, without an option that says what to do, or cannot be read."""
+    notes: list[SourceProblem] = field(default_factory=list)
+    """About sources that did not change, of which more could be imported now."""
     kept: list[SourceProblem] = field(default_factory=list)
     """Sources that changed and whose clips stay as they are, as requested."""
     refused: list[str] = field(default_factory=list)
@@ -198,6 +203,9 @@ def _plan_import(
     for source in sources:
         try:
             mark = compute_source_fingerprint(source)
+            more: set[str] = set()
+            if mark not in marks and not again.changed:
+                source, mark, more = _leave_out_later_files(source, mark, journals)
             journal = marks.get(mark) or _find_moved_journal(source, journals)
             sounds = compute_audio_stamps(source, (journal and journal.sounds) or {})
             # Two people may read the same list: the same texts and file names, but other audio files.
@@ -205,7 +213,11 @@ def _plan_import(
             other = tasks[mark].sounds if mark in tasks else (journal and journal.sounds) or {}
             now, then = ({name: stamp[2] for name, stamp in one.items() if stamp} for one in (sounds, other))
             if is_elsewhere and any(then.get(name, content) != content for name, content in now.items()):
-                own_mark = hashlib.sha256(f"{mark}{sorted(now.items())}".encode()).hexdigest()
+                own_mark = _mark_with_audio(mark, now)
+                if own_mark not in marks:
+                    later = find_later_names(source, now)
+                    before_mark = _mark_with_audio(mark, {name: now[name] for name in now.keys() - later})
+                    own_mark = before_mark if before_mark in marks else own_mark
                 # The other list is still there, so this one is not its changed copy.
                 if own_mark in marks or mark in tasks or is_file(Path(str(journal and journal.source.get("text")))):
                     mark, journal = own_mark, marks.get(own_mark)
@@ -227,6 +239,11 @@ def _plan_import(
         problem = _find_source_change(source, journal, mark, sounds, options, again)
         if journal.is_published and problem is None:
             done.known.append(journal.recording)
+            more |= set(journal.find_changed_audio(sounds))
+            if more:
+                found = f"{source.text.name} was imported as {journal.recording}; "
+                found += f"{pluralize(len(more), 'more file')} can be used now: {format_names(sorted(more))}"
+                done.notes.append(SourceProblem("source-more", found, str(source.text), cure=again.cure))
             # Clips that a user removed from the manifest are not missing.
             damaged = {clip.id for clip in journal.damaged(dataset.folder, quick=not verify)} & ids
             if damaged:
@@ -259,7 +276,12 @@ def _find_source_change(
         return SourceProblem(
             "source-changed", f"{name} {was}, and {what} changed since", str(source.text), cure=again.cure
         )
-    if heard := journal.find_changed_audio(sounds):
+    heard = journal.find_changed_audio(sounds)
+    if journal.clips and not again.changed:  # what older versions did not find has not changed
+        missing = [name for name in heard if journal.sounds and journal.sounds[name] is None]
+        later = find_later_names(source, missing)
+        heard = [name for name in heard if name not in later]
+    if heard:
         found = f"{name} {was}, and {format_names(heard)} changed or were added since"
         return SourceProblem("source-changed", found, str(source.text), cure=again.cure)
     before = journal.source.get("options")
@@ -269,6 +291,51 @@ def _find_source_change(
         message = ", ".join(f"{key} {then} (now {now})" for key, (then, now) in shown.items())
         return SourceProblem("import-settings", f"{name} {was} with {message}", str(source.text), cure=again.cure)
     return None
+
+
+def _leave_out_later_files(
+    source: ImportSource, mark: str, journals: Iterable[ImportJournal]
+) -> tuple[ImportSource, str, set[str]]:
+    """A folder as an older version imported it, its fingerprint, and the files that this version uses in addition."""
+    later = find_later_files(source) if source.kind == "folder" else set()
+    names = {path.name for path in source.files}
+    for journal in journals if later else ():
+        if journal.is_published and journal.clips and journal.files < names and names - journal.files <= later:
+            part = replace(source, files=tuple(path for path in source.files if path.name in journal.files))
+            if (part_mark := compute_source_fingerprint(part)) == journal.source.get("fingerprint"):
+                return part, part_mark, names - journal.files
+    return source, mark, set()
+
+
+def _mark_with_audio(mark: str, contents: Mapping[str, str]) -> str:
+    """The fingerprint of a list that another source has too, with other audio files."""
+    return hashlib.sha256(f"{mark}{sorted(contents.items())}".encode()).hexdigest()
+
+
+def _mention_imported_lists(
+    dataset: DatasetFolder, problems: Sequence[SourceProblem], sources: Sequence[ImportSource]
+) -> list[SourceProblem]:
+    """The same problems. Those of lists that are left out name the clips that an older version imported from them."""
+    used = {source.to_json()["text"] for source in sources}
+    done = []
+    for problem in problems:
+        counts: dict[str, int] = {}
+        if problem.code == "list-unaccepted":
+            folder = Path(problem.file).resolve()
+            clips = list(dataset.clips())
+            texts = {str(folder / name) for name in COMMON_VOICE_UNACCEPTED} - used
+            for journal in dataset.journals():
+                if journal.source.get("text") in texts and (own := dataset.clips_of(journal.recording, clips)):
+                    counts[journal.recording] = len(own)
+        if counts:
+            shown = ", ".join(f"{name} ({pluralize(count, 'clip')})" for name, count in sorted(counts.items()))
+            found = f"{problem.found}. Imported earlier and still in the dataset: {shown}"
+            flags = " ".join(f"--recording {shlex.quote(name)}" for name in sorted(counts))
+            command = f"voxgraft data remove {shlex.quote(str(dataset.folder))} {flags}"
+            cure = f"remove the clips that were imported earlier: `{command}`. To keep them, no action is needed."
+            problem = replace(problem, found=found, cure=cure)
+        done.append(problem)
+    return done
 
 
 def _find_moved_journal(source: ImportSource, journals: Iterable[ImportJournal]) -> ImportJournal | None:
@@ -481,6 +548,7 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
     options, results = build_import_options(settings), list[SourceImportResult]()
     with dataset.locked():
         dataset.reconcile_published()
+        unused = _mention_imported_lists(dataset, unused, sources)
         plan = _plan_import(dataset, sources, options, again, verify=True)
         with progress.progress_task("importing sources", len(plan.tasks)) as advance:
             for result in _run_import_tasks(dataset, plan.tasks, options, settings.workers or os.cpu_count() or 1):
@@ -490,7 +558,7 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
         new_clips = dataset.publish()
         own = {*(task.recording for task in plan.tasks), *plan.known, *plan.refused}
         journals = tuple(journal for journal in dataset.journals() if journal.recording in own)
-        problems = store_scan_problems(dataset, settings.sources, (*unused, *plan.problems))
+        problems = store_scan_problems(dataset, settings.sources, (*unused, *plan.problems, *plan.notes))
         write_problems_file(dataset)
         used = sum(clip.is_used for clip in dataset.clips())
         doubled = tuple(doubled_sources(dataset, results))

@@ -32,7 +32,7 @@ from voxgraft.data.lists import (
     read_transcript_list,
 )
 from voxgraft.data.manifest import ManifestClip, SourceProblem
-from voxgraft.data.names import FileMatch, describe_alike
+from voxgraft.data.names import FileMatch, Listings, describe_alike
 from voxgraft.data.segment import NO_PAUSE, NO_SPEECH, NOT_FINITE, CutOptions, cut_segments, has_speech, length_reasons
 from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, build_encoding_fix, clean_cues, dedupe_rolling_captions, read_subtitles
@@ -435,12 +435,14 @@ def read_row_audio(
     if source.kind != "columns":  # rows that hold their audio must never all be in memory
         rows = list(rows)
         matches = match_audio_files(source.folder, (row.audio for row in rows if row.data is None), source.roots)
+    listings: Listings = {}
     other_case = {name: match.path.name for name, match in matches.items() if match.path and match.is_other_case}
     problems += other_case_problems(list(other_case.items()), source.text.name)
     for row in rows:
         match = matches.get(row.audio, FileMatch())
         if row.data is None and source.kind == "columns":
-            match = match_audio_files(source.folder, [row.audio], source.roots, any_case=False)[row.audio]
+            found_files = match_audio_files(source.folder, [row.audio], source.roots, any_case=False, listings=listings)
+            match = found_files[row.audio]
         if row.data is None and match.alike:
             found = f"no recording {row.audio}: {describe_alike(match.alike)}"
             problems.append(SourceProblem("name-ambiguous", found, *_row_location(source, row)))

@@ -30,7 +30,7 @@ from voxgraft.core.files import (
 from voxgraft.core.languages import canonical_language_code
 from voxgraft.core.results import pluralize
 from voxgraft.data.manifest import SourceProblem
-from voxgraft.data.names import FileMatch, describe_alike, find_alike, iter_alike
+from voxgraft.data.names import FileMatch, Listings, describe_alike, find_alike, iter_alike
 from voxgraft.data.subtitles import parse_error_line, read_encoded_text, read_text_skipping_bad_lines
 
 # Column names in lists that people have; the first that exists counts.
@@ -195,14 +195,20 @@ def find_audio_file(folder: Path, name: str, roots: Sequence[Path] | None = None
 
 
 def match_audio_files(
-    folder: Path, names: Iterable[str], roots: Sequence[Path], *, any_case: bool = True
+    folder: Path,
+    names: Iterable[str],
+    roots: Sequence[Path],
+    *,
+    any_case: bool = True,
+    listings: Listings | None = None,
 ) -> dict[str, FileMatch]:
     """The files that the names of a list mean. A name that is written otherwise does not get the file of another."""
+    listings = {} if listings is None else listings
     found: dict[str, FileMatch] = {}
     exact: set[str] = set()
     for name in dict.fromkeys(names):
         path, wanted = _find_named_file(folder, name, roots)
-        found[name] = FileMatch(path) if path else find_alike(wanted, any_case=any_case)
+        found[name] = FileMatch(path) if path else find_alike(wanted, any_case=any_case, listings=listings)
         exact |= {name} if path else set()
     users = Counter(os.path.abspath(match.path) for match in found.values() if match.path)
     return {
@@ -293,6 +299,18 @@ def read_transcript_list(path: Path, encoding: str | None = None) -> RowsOrProbl
         speaker, book = named.groups()
         audio = f"audio/{speaker}/{book}/{row.audio}"
         yield replace(row, audio=audio, speaker=speaker, recording=f"{speaker}_{book}")
+
+
+def names_its_columns(path: Path, encoding: str | None = None) -> bool:
+    """Whether a list says by names of columns or keys which is the text."""
+    if path.suffix.lower() in (".jsonl", ".json"):
+        return True
+    if path.name == KALDI_TEXT or path.suffix.lower() in (".list", ".data"):
+        return False
+    text, _ = read_text_skipping_bad_lines(path, encoding)
+    first = next((line for line in text_lines(text) if line.strip()), "")
+    heads = ({cell.strip().strip('"').strip().lower() for cell in first.split(mark)} for mark in TABLE_DELIMITERS)
+    return any(map(_is_header, heads))
 
 
 def parse_sovits_list(text: str, name: str) -> RowsOrProblems:
@@ -450,7 +468,7 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
             cells.append((first, [cell.strip() for cell in values]))
     head = next((line[1] for line in cells if not isinstance(line, SourceProblem)), [])
     names = {cell.lower() for cell in head}
-    has_header = names & {*COLUMN_ALIASES["text"]} and names & {*COLUMN_ALIASES["audio"], *COLUMN_ALIASES["id"]}
+    has_header = _is_header(names)
     is_half_header = names & {*COLUMN_ALIASES["text"], *COLUMN_ALIASES["audio"]} and len(names) > 1
     if is_half_header and not has_header:
         missing = "the recording" if names & {*COLUMN_ALIASES["text"]} else "the text"
@@ -523,6 +541,11 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
             yield TranscriptRow(line, audio, spoken, said, speaker=more if has_speaker else "")
 
 
+def _is_header(names: set[str]) -> bool:
+    """Whether names of columns say which is the recording and which the text."""
+    return bool(names & {*COLUMN_ALIASES["text"]} and names & {*COLUMN_ALIASES["audio"], *COLUMN_ALIASES["id"]})
+
+
 def _is_file_name(cell: str) -> bool:
     return cell.lower().endswith(MEDIA_SUFFIXES)
 
@@ -567,8 +590,9 @@ def _row_problem(found: str, values: object, name: str, line: int) -> SourceProb
 def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = None) -> RowsOrProblems:
     """A row for each audio file with a text of the same name beside it."""
     other_case: list[tuple[str, str]] = []
+    listings: Listings = {}
     for number, sound in enumerate(sounds, 1):
-        match = match_sidecar(sound)
+        match = match_sidecar(sound, listings)
         text = match.path
         name = str(sound.relative_to(folder))
         if text is None:
@@ -601,27 +625,34 @@ def other_case_problems(pairs: Sequence[tuple[str, str]], file: str) -> Iterator
         yield SourceProblem("name-case", f"{found} is used for {wanted}{others}", file)
 
 
-def find_sidecar(sound: Path) -> Path | None:
+def find_sidecar(sound: Path, listings: Listings | None = None) -> Path | None:
     """The text of the same name beside an audio file, or as in VCTK: txt/p225/x.txt for wav48/p225/x.wav."""
-    return match_sidecar(sound).path
+    return match_sidecar(sound, listings).path
 
 
-def match_sidecar(sound: Path) -> FileMatch:
+def match_sidecar(sound: Path, listings: Listings | None = None) -> FileMatch:
     """Like `find_sidecar`; also a text whose name is written otherwise, if it can belong to no other audio file."""
-    beside = next((path for ending in SIDECAR_SUFFIXES if is_file(path := sound.with_suffix(ending))), None)
-    if beside:
-        return FileMatch(beside)
-    if sound.parent.parent.name in VCTK_AUDIO_FOLDERS and not first_microphone_name(sound):
-        stem = _MICROPHONE_SUFFIX.sub("", sound.stem)
-        path = sound.parent.parent.parent / "txt" / sound.parent.name / f"{stem}.txt"
-        if is_file(path):
-            return FileMatch(path)
-    match = find_alike([sound.with_suffix(ending) for ending in SIDECAR_SUFFIXES])
+    if exact := find_exact_sidecar(sound):
+        return FileMatch(exact)
+    listings = {} if listings is None else listings
+    match = find_alike([sound.with_suffix(ending) for ending in SIDECAR_SUFFIXES], listings=listings)
     if match.path is None:
         return match
     media = [sound.with_name(sound.stem + ending) for ending in MEDIA_SUFFIXES]
-    rivals = {path.stem for path in iter_alike(media, any_case=match.is_other_case)} - {sound.stem}
+    rivals = {path.stem for path in iter_alike(media, any_case=match.is_other_case, listings=listings)} - {sound.stem}
     return FileMatch(alike=(match.path,)) if rivals else match
+
+
+def find_exact_sidecar(sound: Path) -> Path | None:
+    """The text under exactly the name that belongs to an audio file."""
+    beside = next((path for ending in SIDECAR_SUFFIXES if is_file(path := sound.with_suffix(ending))), None)
+    if beside:
+        return beside
+    if sound.parent.parent.name in VCTK_AUDIO_FOLDERS and not first_microphone_name(sound):
+        stem = _MICROPHONE_SUFFIX.sub("", sound.stem)
+        path = sound.parent.parent.parent / "txt" / sound.parent.name / f"{stem}.txt"
+        return path if is_file(path) else None
+    return None
 
 
 def find_vctk_audio(text: Path) -> Path | None:

@@ -20,6 +20,8 @@ from voxgraft.core.files import is_file, is_folder
 # A folder that changed this recently can change again within the resolution of its mtime.
 MIN_LISTING_AGE_SECONDS = 2.0
 MAX_FOLDERS_IN_MEMORY = 64
+Listings = dict[tuple[Path, Callable[[str], str]], dict[str, tuple[str, ...]]]
+"""Names in folders by their folded form: one for each pass over many names, so that each folder is listed once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ def fold_name(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def find_alike(wanted: Sequence[Path], *, any_case: bool = True) -> FileMatch:
+def find_alike(wanted: Sequence[Path], *, any_case: bool = True, listings: Listings | None = None) -> FileMatch:
     """The file for paths that do not exist as written, the most likely first."""
-    for files in _group_alike(wanted, normalize_name):
+    for files in _group_alike(wanted, normalize_name, listings):
         return FileMatch(files[0]) if len(files) == 1 else FileMatch(alike=files)
-    found = tuple(iter_alike(wanted, any_case=True)) if any_case else ()
+    found = tuple(iter_alike(wanted, any_case=True, listings=listings)) if any_case else ()
     return FileMatch(found[0], is_other_case=True) if len(found) == 1 else FileMatch(alike=found)
 
 
@@ -61,26 +63,30 @@ def describe_alike(files: Iterable[Path]) -> str:
     return f"{', '.join(names)} differ only in {kind}"
 
 
-def iter_alike(wanted: Iterable[Path], *, any_case: bool) -> Iterator[Path]:
+def iter_alike(wanted: Iterable[Path], *, any_case: bool, listings: Listings | None = None) -> Iterator[Path]:
     """Every file whose name differs from one of these at most in Unicode form, or also in case."""
-    groups = _group_alike(wanted, fold_name if any_case else normalize_name)
+    groups = _group_alike(wanted, fold_name if any_case else normalize_name, listings)
     yield from dict.fromkeys(file for files in groups for file in files)
 
 
-def _group_alike(wanted: Iterable[Path], fold: Callable[[str], str]) -> Iterator[tuple[Path, ...]]:
+def _group_alike(
+    wanted: Iterable[Path], fold: Callable[[str], str], listings: Listings | None
+) -> Iterator[tuple[Path, ...]]:
     """For each of the paths that has any, the files of nearly its name."""
-    listings: dict[Path, list[tuple[Path, dict[str, tuple[str, ...]]]]] = {}  # many of the paths are in one folder
+    listings = {} if listings is None else listings
+    places: dict[Path, list[Path]] = {}  # many of the paths are in one folder
     for path in wanted:
-        if path.parent not in listings:
-            folders = _alike_folders(path.parent, fold)
-            listings[path.parent] = [(folder, _names_in(folder, fold)) for folder in folders]
+        if path.parent not in places:
+            places[path.parent] = _alike_folders(path.parent, fold, listings)
         key = fold(path.name)
-        found = [folder / name for folder, names in listings[path.parent] for name in names.get(key, ())]
+        found = [
+            folder / name for folder in places[path.parent] for name in _names_in(folder, fold, listings).get(key, ())
+        ]
         if files := tuple(file for file in found if is_file(file)):
             yield files
 
 
-def _alike_folders(folder: Path, fold: Callable[[str], str]) -> list[Path]:
+def _alike_folders(folder: Path, fold: Callable[[str], str], listings: Listings) -> list[Path]:
     """The folder itself if it exists, else those with nearly its name."""
     if is_folder(folder):
         return [folder]
@@ -88,21 +94,23 @@ def _alike_folders(folder: Path, fold: Callable[[str], str]) -> list[Path]:
         return []
     return [
         parent / name
-        for parent in _alike_folders(folder.parent, fold)
-        for name in _names_in(parent, fold).get(fold(folder.name), ())
+        for parent in _alike_folders(folder.parent, fold, listings)
+        for name in _names_in(parent, fold, listings).get(fold(folder.name), ())
         if is_folder(parent / name)
     ]
 
 
-def _names_in(folder: Path, fold: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
+def _names_in(folder: Path, fold: Callable[[str], str], listings: Listings) -> dict[str, tuple[str, ...]]:
     """Names in a folder by their folded form. The listing is kept: a list may name a hundred thousand files."""
-    try:
-        changed = folder.stat().st_mtime_ns
-    except OSError:
-        return {}
-    is_settled = time.time() - changed / 1e9 > MIN_LISTING_AGE_SECONDS
-    listing = _list_names if is_settled else _list_names.__wrapped__
-    return listing(str(folder), fold, changed)
+    if (folder, fold) not in listings:
+        try:
+            changed = folder.stat().st_mtime_ns
+        except OSError:
+            return {}
+        is_settled = time.time() - changed / 1e9 > MIN_LISTING_AGE_SECONDS
+        listing = _list_names if is_settled else _list_names.__wrapped__
+        listings[folder, fold] = listing(str(folder), fold, changed)
+    return listings[folder, fold]
 
 
 @lru_cache(maxsize=MAX_FOLDERS_IN_MEMORY)

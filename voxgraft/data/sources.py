@@ -12,9 +12,9 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
 from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES, VIDEO_SUFFIXES
@@ -34,6 +34,7 @@ from voxgraft.data.lists import (
     SIDECAR_SUFFIXES,
     TranscriptRow,
     find_audio_file,
+    find_exact_sidecar,
     find_sidecar,
     find_vctk_audio,
     first_microphone_name,
@@ -42,11 +43,12 @@ from voxgraft.data.lists import (
     list_parts,
     match_audio_files,
     match_sidecar,
+    names_its_columns,
     read_arrow_audio_names,
     read_transcript_list,
 )
 from voxgraft.data.manifest import MANIFEST_NAME, SourceProblem
-from voxgraft.data.names import FileMatch, describe_alike, iter_alike, normalize_name
+from voxgraft.data.names import FileMatch, Listings, describe_alike, iter_alike, normalize_name
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES, is_label_track
 
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
@@ -82,6 +84,8 @@ COMMON_VOICE_LIST, COMMON_VOICE_PARTS = "validated.tsv", ("train.tsv", "dev.tsv"
 COMMON_VOICE_UNACCEPTED = ("invalidated.tsv", "other.tsv")
 COMMON_VOICE_TABLES = ("clip_durations.tsv", "reported.tsv", "validated_sentences.tsv", "unvalidated_sentences.tsv")
 COMMON_VOICE_COLUMNS = frozenset(("client_id", "path", "sentence"))
+# Older versions did not know these endings.
+LATER_AUDIO_SUFFIXES = (".m4b", ".caf", ".au")
 LIST_CODES = ("list-numbers", "list-unaccepted")
 _NUMBER = re.compile(r"[-+]?[\d.,:]+(e[-+]?\d+)?", re.IGNORECASE)
 
@@ -195,13 +199,13 @@ def find_sources(
 
 def compute_source_fingerprint(source: ImportSource) -> str:
     """A hash that recognizes a source wherever it is: its texts, and size and both ends of its audio files."""
-    digest = hashlib.sha256(source.kind.encode())
+    digest, listings = hashlib.sha256(source.kind.encode()), Listings()
     try:
         for sound in source.files:
             digest.update(
                 sound.name.encode("utf-8", "surrogateescape") + b"\0" + _read_edges(sound, HASHED_AUDIO_EDGE_BYTES, 0)
             )
-            if (text := find_sidecar(sound)) is not None:
+            if (text := find_sidecar(sound, listings)) is not None:
                 digest.update(hashlib.sha256(text.read_bytes()).digest())
         for path in (source.text, source.media, *(list_parts(source.text) if source.kind == "list" else ())):
             if path is not None and source.kind != "folder":
@@ -211,6 +215,25 @@ def compute_source_fingerprint(source: ImportSource) -> str:
             "file-unreadable", f"{source.text.name}: {format_error_reason(error)}", where=source.text
         ) from None
     return digest.hexdigest()
+
+
+def find_later_files(source: ImportSource) -> set[str]:
+    """Names of files of a folder that older versions did not use: videos, and those whose text is written otherwise."""
+    later = (*LATER_AUDIO_SUFFIXES, *VIDEO_SUFFIXES)
+    return {sound.name for sound in source.files if sound.suffix.lower() in later or find_exact_sidecar(sound) is None}
+
+
+def find_later_names(source: ImportSource, names: Iterable[str]) -> set[str]:
+    """Of names in a list, those whose file older versions did not find, as it is written otherwise."""
+    sounds = dict(source.sounds)
+    found = set()
+    for name in names:
+        path = sounds.get(name)
+        is_later = path is not None and path.suffix.lower() in LATER_AUDIO_SUFFIXES and not name.endswith(path.suffix)
+        is_exact = not is_later and find_audio_file(source.folder, name, source.roots) is not None
+        if path is not None and (not is_exact or PureWindowsPath(name).drive):
+            found.add(name)
+    return found
 
 
 def compute_audio_stamps(source: ImportSource, known: Mapping[str, AudioStamp | None]) -> dict[str, AudioStamp | None]:
@@ -256,6 +279,7 @@ class _SourceFinder:
         self.named: set[str] = set()  # absolute paths of audio files that a list names
         self.places: dict[Path, set[tuple[str, float]]] = {}  # for each list its clips, as audio file and start
         self.sounds: dict[Path, _SoundsByName | None] = {}  # for each list that was read
+        self.listings: Listings = {}  # of one folder and those that its lists name
         self.numbers: dict[Path, str] = {}  # lists with numbers in place of texts, and the first of these
 
     def scan_tree(self, folder: Path) -> None:
@@ -299,7 +323,7 @@ class _SourceFinder:
         if left:
             shown = ", ".join(f"{name} ({pluralize(count, 'clip')})" for name, count in left.items())
             found = f"not imported from Common Voice: {shown}; imported: {', '.join(sorted(kept)) or 'nothing'}"
-            example = shlex.quote(str(lists[next(iter(left))]))
+            example = shlex.quote(str(lists[max(left, key=lambda name: name == "other.tsv")]))
             cure = f"no action needed. To import one of these lists anyway, add its file to the sources: {example}"
             self._report("list-unaccepted", found, folder, cure)
         return [
@@ -310,6 +334,7 @@ class _SourceFinder:
 
     def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
         """Find sources among files of one folder; False if a list cannot be read, so that its audio is unknown."""
+        self.listings.clear()
         kept = [path for path in paths if path.name not in LIBRITTS_TABLES]
         for path in [path for path in kept if path.name == KALDI_AUDIO]:
             parts = (KALDI_AUDIO, KALDI_SPEAKERS, KALDI_SEGMENTS, *KALDI_OTHER_FILES)
@@ -355,7 +380,7 @@ class _SourceFinder:
         self.sources += [ImportSource("columns", path) for path in columns]  # most hold their audio inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
-        sidecars = {film: match_sidecar(film) for film in left}
+        sidecars = {film: match_sidecar(film, self.listings) for film in left}
         with_text = {film: match.path for film, match in sidecars.items() if match.path}
         # A text belongs to one file: beside `a.wav`, the video `a.mp4` is its source or a copy.
         names = {film.with_suffix("") for film in with_text if film.suffix.lower() in AUDIO_SUFFIXES}
@@ -422,11 +447,11 @@ class _SourceFinder:
         except VoxgraftError:
             return None
         is_table = path.suffix.lower() not in COLUMNAR_SUFFIXES
-        matches = match_audio_files(list_folder(path), names, self.roots, any_case=is_table)
+        matches = match_audio_files(list_folder(path), names, self.roots, any_case=is_table, listings=self.listings)
         found = {name: match.path for name, match in matches.items()}
         # A first line without a recording is a header with names of columns that are not known.
         heads = [audio for audio in [*names][:1] if found[audio] is None and not audio.lower().endswith(MEDIA_SUFFIXES)]
-        if as_text and (not texts or texts == heads):
+        if as_text and (not texts or texts == heads) and not names_its_columns(path, self.encoding):
             self.numbers[path] = as_text
             return ()  # its recordings may have their texts elsewhere
         # A file named on a line that cannot be used has its text there: that line is reported, not the file.
@@ -448,9 +473,9 @@ class _SourceFinder:
         used: set[Path] = set()
         # Subtitles in the wanted language first, then those that name none. With the media given, any.
         own = canonical_language_code(self.language) or self.language
-        spoken = {path: _language_in_name(path, films, subtitles, self.language) for path in subtitles}
+        spoken = {path: _language_in_name(path, films, subtitles, self.language, self.listings) for path in subtitles}
         stems = {path: named[0] if named else path.stem for path, named in spoken.items()}
-        matches = {path: _find_media_beside(path, stem, films) for path, stem in stems.items()}
+        matches = {path: _find_media_beside(path, stem, films, self.listings) for path, stem in stems.items()}
         is_exact = {path: match.path is not None and match.path.stem == stems[path] for path, match in matches.items()}
         for path in sorted(spoken, key=lambda path: (spoken[path] is None, not is_exact[path], str(path))):
             named, match = spoken[path], matches[path]
@@ -490,10 +515,10 @@ def _read_header(path: Path) -> set[str]:
 
 
 def _language_in_name(
-    subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
+    subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str, listings: Listings
 ) -> tuple[str, str] | None:
     """The film's name and the language in `film.am.srt`. An unknown code, or one without a film, is only a name."""
-    if _find_media_beside(subtitles, subtitles.stem, films).path:
+    if _find_media_beside(subtitles, subtitles.stem, films, listings).path:
         return None
     for form in _LANGUAGE_SUFFIXES:
         match = form.match(subtitles.stem)
@@ -503,12 +528,12 @@ def _language_in_name(
         is_own = word.lower() == base_language(language)
         code = canonical_language_code(word) or (word.lower() if is_own else None)
         siblings = [path for path in others if path.stem == stem and path.parent == subtitles.parent]
-        if code is not None and (siblings or _find_media_beside(subtitles, stem, films).path):
+        if code is not None and (siblings or _find_media_beside(subtitles, stem, films, listings).path):
             return stem, code
     return None
 
 
-def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> FileMatch:
+def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path], listings: Listings) -> FileMatch:
     """The media file of a name: among those found, or beside subtitles that were given alone."""
     for film in films:
         if film.stem == stem and film.parent == subtitles.parent:
@@ -518,7 +543,7 @@ def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> Fil
         return FileMatch(exact)
     # `film.mp4` and `film.wav` have one name: which of them is used does not matter.
     for any_case in (False, True):
-        if found := list(iter_alike(beside, any_case=any_case)):
+        if found := list(iter_alike(beside, any_case=any_case, listings=listings)):
             if len({path.stem for path in found}) > 1:
                 return FileMatch(alike=tuple(found))
             is_other_case = normalize_name(found[0].stem) != normalize_name(stem)

@@ -205,6 +205,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     notes = [missing, there] if missing_paths else [there]
     if waiting.kept:
         notes.append(f"kept as it is (--when-changed keep): {waiting.kept[0].found}")
+    notes += [note.found for note in waiting.notes]
     if waiting.failed:
         notes.append(f"could not be imported (see {dataset.folder / PROBLEMS_FILE}): {format_names(waiting.failed)}")
     return StageDecision(False, "; ".join(notes))
