@@ -211,7 +211,8 @@ def test_a_file_that_was_missing_under_its_exact_name_is_a_change(folder: Path) 
     _import(folder)
     _files(folder, "b.wav")
     done, _ = _import(folder)
-    assert done.exit_code == 1 and "source-changed" in {problem.code for problem in done.problems}
+    assert done.exit_code == 1
+    assert "source-changed" in {problem.code for problem in done.problems}
 
 
 def test_a_folder_is_listed_once_for_many_missing_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
