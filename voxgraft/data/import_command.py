@@ -109,6 +109,10 @@ class ReimportPolicy:
     asked: frozenset[str] | None = None
     """Explicitly given options: a difference to the first import is reported, not ignored. None: all."""
     cure: str = "run the same command again with --reimport."
+    verify: bool = True
+    """Whether every clip file is read, and all with another content are made again: also clips that a user edited.
+    Otherwise only files that are missing or cannot be used are.
+    """
 
 
 def doubled_sources(dataset: DatasetFolder, results: Iterable[SourceImportResult]) -> list[DoubledSource]:
@@ -583,7 +587,7 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
     options, results = build_import_options(settings), list[SourceImportResult]()
     with dataset.locked():
         dataset.reconcile_published()
-        plan = _plan_import(dataset, sources, options, again, verify=True)
+        plan = _plan_import(dataset, sources, options, again, verify=again.verify)
         plan.tasks = _tell_names_apart(dataset, plan.tasks, options)
         with progress.progress_task("importing sources", len(plan.tasks)) as advance:
             for result in _run_import_tasks(dataset, plan.tasks, options, settings.workers or os.cpu_count() or 1):
