@@ -112,6 +112,12 @@ def test_a_foreign_header_over_two_columns_is_no_recording(tmp_path: Path) -> No
     assert "audio and text" in problem.cure
 
 
+@pytest.mark.parametrize("first", ["/etc/passwd", "../x", "a/../../x", "..\\x", "C:\\x", "\\\\server\\x"])
+def test_a_first_line_with_a_path_is_no_header(first: str) -> None:
+    rows = [*parse_transcript_table(f"{first}|ሰላም\nx.wav|እሺ\n", "a.csv")]
+    assert [row.audio for row in rows if isinstance(row, TranscriptRow)] == [first, "x.wav"]
+
+
 @pytest.mark.parametrize("head", ["audio,text\n", ""])
 def test_a_text_with_an_unquoted_comma_is_reported_with_the_quotes_that_it_needs(head: str) -> None:
     lines = ["a.wav,ሰላም ነው", "b.wav,በቃ በል, ሰላም", 'c.wav,"በቃ በል, ሰላም"', "d.wav,ሀ"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import unicodedata
 from pathlib import Path
@@ -145,96 +144,15 @@ def test_a_path_of_a_windows_machine_is_found_by_its_last_parts(root: str, tmp_p
     assert [problem.line for problem in done.problems] == [3]
 
 
-def _people(folder: Path, *names: str) -> None:
-    _files(folder, *(f"{name}/{at:02}{ending}" for name in names for at in (1, 2, 3) for ending in (".wav", ".txt")))
-
-
-def test_folders_of_the_same_name_are_different_speakers(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    _people(folder, "Ramesh/set1", "Sunita जी/set1", "kid_3/set1", "kid_3/set2")
-    _, clips = _import(folder, language="hi", speaker_from="folder")
-    assert sorted({clip.speaker for clip in clips}) == ["Ramesh", "Sunita जी", "kid_3-set1", "set2"]
-    again, same = _import(folder, language="hi", speaker_from="folder")
-    assert (again.new_clips, same) == (0, clips)
-    _people(folder, "Anna/set2")
-    _, more = _import(folder, language="hi", speaker_from="folder")
-    assert more[: len(clips)] == clips
-    assert {clip.speaker for clip in more[len(clips) :]} == {"Anna"}
-
-
-def test_speakers_are_told_apart_also_when_imported_clips_get_new_ones(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    _people(folder, "Ramesh/set1", "Sunita/set1")
-    _, before = _import(folder)
-    assert {clip.speaker for clip in before} == {"set1", "set1-2"}
-    for mode, speakers in (("folder", {"Ramesh", "Sunita"}), ("recording", {clip.recording for clip in before})):
-        done, clips = _import(folder, speaker_from=mode, reimport=True)
-        assert {clip.speaker for clip in clips} == speakers
-        assert [(clip.id, clip.recording) for clip in clips] == [(clip.id, clip.recording) for clip in before]
-        assert all("told apart" in one.speaker_origin for one in done.source_results)
-    assert len({clip.recording for clip in before}) == 6
-
-
-def test_recordings_of_an_older_version_keep_their_names_and_get_speakers_of_their_own(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    _people(folder, "Ramesh/set1", "Sunita/set1")
-    _import(folder)
-    dataset = tmp_path / "set"
-    for path in (dataset / "manifest.jsonl", *(dataset / "imports").glob("*.jsonl")):
-        entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        for entry in entries:  # as they were written before recordings were told apart
-            clip = entry.get("clip", entry)
-            if "recording" in clip:
-                clip["recording"] = clip["recording"][-2:]
-            if isinstance(entry.get("source"), dict):
-                assert entry["source"].pop("apart")
-        path.write_text("".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries), encoding="utf-8")
-    before = list(read_manifest(dataset / "manifest.jsonl"))
-    assert {clip.recording for clip in before} == {"01", "02", "03"}
-    expected = {f"{name}-{at:02}" for name in ("Ramesh", "Sunita") for at in (1, 2, 3)}
-    for rate in (RATE, 8_000):
-        _, clips = _import(folder, speaker_from="recording", reimport=True, rate=rate)
-        assert [(clip.id, clip.recording) for clip in clips] == [(clip.id, clip.recording) for clip in before]
-        assert {clip.speaker for clip in clips} == expected
-    _people(folder, "Anna/set1")
-    _, more = _import(folder)
-    assert {clip.recording for clip in more if clip.id not in {clip.id for clip in before}} == {
-        f"Anna-{at:02}" for at in (1, 2, 3)
-    }
-
-
-def test_parts_of_a_dataset_have_the_same_speakers(tmp_path: Path) -> None:
-    _people(tmp_path / "in", "train/anna", "test/anna", "train/bela")
-    _, clips = _import(tmp_path / "in", speaker_from="folder")
-    assert {clip.speaker for clip in clips} == {"anna", "bela"}
-
-
-@pytest.mark.parametrize("mode", ["recording", "file"])
-def test_files_of_the_same_name_in_several_folders_are_different_recordings(mode: str, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    _people(folder, "Ramesh/set1")
-    first, before = _import(folder, speaker_from=mode)
-    assert {clip.recording for clip in before} == {clip.speaker for clip in before} == {"01", "02", "03"}
-    _people(folder, "Sunita/set1", "Ivan/set1")
-    done, clips = _import(folder, speaker_from=mode)
-    assert (first.new_clips, done.new_clips) == (3, 6)
-    assert clips[:3] == before
-    expected = {f"{name}-{at:02}" for name in ("Sunita", "Ivan") for at in (1, 2, 3)}
-    assert {clip.recording for clip in clips[3:]} == {clip.speaker for clip in clips[3:]} == expected
-    _, again = _import(folder, speaker_from=mode, reimport=True, rate=8_000)
-    assert {clip.id: clip.recording for clip in again} == {clip.id: clip.recording for clip in clips}
-    assert {clip.id: clip.speaker for clip in again} == {clip.id: clip.speaker for clip in clips}
-
-
-def test_files_of_the_same_name_in_one_list_are_different_recordings(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    _files(folder, *(f"p{person}/{at:03}.wav" for person in (1, 2) for at in (1, 2, 3)))
-    rows = [f"p{person}/{at:03}.wav|Merhaba {person} {at} kere" for person in (1, 2) for at in (1, 2, 3)]
-    (folder / "metadata.csv").write_text("\n".join(rows), encoding="utf-8")
-    _, clips = _import(folder, speaker_from="recording")
-    assert sorted({clip.recording for clip in clips}) == [f"p{person}-{at:03}" for person in (1, 2) for at in (1, 2, 3)]
-    assert len({clip.speaker for clip in clips}) == 6
-    assert _import(folder, speaker_from="recording")[1] == clips
+def test_folders_of_the_same_name_that_become_one_speaker_are_named(tmp_path: Path) -> None:
+    for name in ("Ramesh/set1", "Sunita/set1", "train/anna", "test/anna"):
+        _files(tmp_path / "in", *(f"{name}/{at:02}{ending}" for at in (1, 2) for ending in (".wav", ".txt")))
+    done, clips = _import(tmp_path / "in", speaker_from="folder")
+    assert {clip.speaker for clip in clips} == {"set1", "anna"}
+    (warning,) = [item for item in done.findings() if item.code == "speakers-same-name"]
+    assert warning.found == "set1 is in 2 folders, such as Ramesh/set1 and Sunita/set1"
+    done, _ = _import(tmp_path / "in", speaker_from="auto", reimport=True)
+    assert "speakers-same-name" not in [item.code for item in done.findings()]
 
 
 def test_names_of_people_keep_their_combining_signs() -> None:

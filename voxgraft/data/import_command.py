@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -35,12 +36,16 @@ from voxgraft.data.folder import (
     store_scan_problems,
     write_problems_file,
 )
-from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult, import_source
-from voxgraft.data.lists import TranscriptRow, find_audio_file, infer_recordings, list_folder
+from voxgraft.data.importer import SET_BY_SPEAKER_FROM, ImportOptions, ImportTask, SourceImportResult, import_source
 from voxgraft.data.manifest import LOST_CLIP_CODES, REFUSAL_CODES, SourceProblem
-from voxgraft.data.names import folder_identity, name_folders
 from voxgraft.data.segment import REJECTION_MEANINGS, CutOptions
-from voxgraft.data.sources import ImportSource, compute_audio_stamps, compute_source_fingerprint, find_sources
+from voxgraft.data.sources import (
+    PARTS,
+    ImportSource,
+    compute_audio_stamps,
+    compute_source_fingerprint,
+    find_sources,
+)
 from voxgraft.models import get_family
 from voxgraft.text.encoder import check_text_script
 
@@ -243,131 +248,6 @@ def _plan_import(
     return done
 
 
-def _tell_names_apart(dataset: DatasetFolder, tasks: Sequence[ImportTask], options: ImportOptions) -> list[ImportTask]:
-    """Give recordings and speakers that are named after files and folders names of their own.
-
-    A recording `01` in two folders is two recordings, and a folder `set1` of two people two speakers. What was imported
-    before keeps its names.
-    """
-    if not tasks:
-        return []
-    journals = {journal.recording: journal for journal in dataset.journals() if journal.source}
-    kept = {task.recording for task in tasks if task.previous or task.damaged}
-    new = {task.recording: task for task in tasks if task.recording not in kept}
-    stored_names = {
-        name: {
-            (folder, label) for key in ("apart", "voices") for folder, label, _ in journals[name].source.get(key, ())
-        }
-        for name in kept
-    }
-    held: dict[str, set[tuple[str, ...]]] = defaultdict(set)  # names of recordings in the dataset, and their folders
-    speakers: dict[tuple[str, ...], str] = {}
-    repeated: set[tuple[str, ...]] = set()
-    clips = list(dataset.clips())
-    for name, journal in journals.items():
-        if name in new:
-            continue
-        folders = _find_journal_folders(journal)
-        for recording in {clip.recording for clip in dataset.clips_of(name, clips)}:
-            held[recording] |= set(map(folder_identity, folders)) or {(name,)}
-        before = journal.source.get("options")
-        if isinstance(before, Mapping) and before.get("speaker_from") == "folder" and not before.get("speaker"):
-            stored = dict(journal.source.get("folder_speakers", ()))
-            for folder in folders:
-                speaker = stored.get(str(folder), folder.name)
-                if name in kept and speaker in speakers.values() and folder_identity(folder) not in speakers:
-                    repeated.add(folder_identity(folder))  # merged by an older version: an import again parts them
-                speakers[folder_identity(folder)] = speaker
-    for task in new.values():
-        if task.source.kind == "subtitles":
-            held[task.recording].add((task.recording,))
-    for place in repeated:
-        del speakers[place]
-    # By the name of a recording: the folders that have it, and there the sources and names of its files.
-    users: dict[str, dict[Path, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
-    merged: dict[str, dict[Path, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
-    inside: dict[str, set[Path]] = defaultdict(set)
-    for task in tasks:
-        files = [] if task.damaged else task.source.audio_files
-        labels = infer_recordings([TranscriptRow(line, name, "") for line, (name, _) in enumerate(files)])
-        for line, (_, path) in enumerate(files):
-            folder = path.resolve().parent
-            inside[task.recording].add(folder)
-            if task.source.kind == "subtitles" or task.source.tree:
-                continue
-            for label in {labels[line], *([path.stem] if options.speaker_from == "file" else [])}:
-                if task.recording in new:
-                    users[label][folder].add((task.recording, path.stem))
-                elif (str(folder), label) not in stored_names[task.recording]:
-                    merged[label][folder].add((task.recording, path.stem))
-    apart = _find_shared_names(users, held)
-    # Recordings that an older version merged keep their names; speakers that are named after them are told apart.
-    is_by_file = options.speaker is None and options.speaker_from in ("recording", "file")
-    voices = _find_shared_names(merged, {name: set() for name in (*held, *apart.values())}) if is_by_file else {}
-    is_by_folder = options.speaker is None and options.speaker_from == "folder"
-    named = name_folders(set().union(*inside.values()), speakers) if is_by_folder else {}
-    done = []
-    for task in tasks:
-        mine = inside[task.recording]
-        if task.recording in new:
-            own = sorted((str(folder), label, name) for (folder, label), name in apart.items() if folder in mine)
-            again: list[tuple[str, str, str]] = []
-        else:
-            before = journals[task.recording].source
-            own = [(str(a), str(b), str(c)) for a, b, c in before.get("apart", ())]
-            again = [(str(a), str(b), str(c)) for a, b, c in before.get("voices", ())]
-            again += sorted((str(folder), label, name) for (folder, label), name in voices.items() if folder in mine)
-        people = [(str(folder), named[folder]) for folder in mine if folder in named]
-        people = sorted(one for one in people if one[1] != Path(one[0]).name)
-        done.append(
-            replace(
-                task, source=replace(task.source, apart=tuple(own), voices=tuple(again), folder_speakers=tuple(people))
-            )
-        )
-    return done
-
-
-def _find_shared_names(
-    users: Mapping[str, Mapping[Path, set[tuple[str, str]]]], held: Mapping[str, set[tuple[str, ...]]]
-) -> dict[tuple[Path, str], str]:
-    """New names for recordings, by folder and name, where files of several folders have the name."""
-    found: dict[tuple[Path, str], str] = {}
-    taken = {*users, *held}
-    shared = []
-    for label, folders in users.items():
-        places = {folder: folder_identity(folder) for folder in folders}
-        sources = {source for files in folders.values() for source, _ in files}
-        stems = Counter(stem for files in folders.values() for stem in {stem for _, stem in files})
-        is_repeated = len(set(places.values())) > 1 and (len(sources) > 1 or max(stems.values()) > 1)
-        # Parts of one recording may have come before, from the same folder.
-        if not set(places.values()) <= held[label] if held.get(label) else is_repeated:
-            shared.append(label)
-    rivals = {Path(*place) for label in shared for place in held.get(label, ()) if len(place) > 1}
-    names = name_folders({*rivals, *(folder for label in shared for folder in users[label])}, {})
-    for label in shared:
-        own: dict[str, str] = {}
-        for folder in sorted(users[label]):
-            if names[folder] not in own:
-                name, number = f"{names[folder]}-{label}", 2
-                while name in taken:
-                    name, number = f"{names[folder]}-{label}-{number}", number + 1
-                taken.add(name)
-                own[names[folder]] = name
-            found[folder, label] = own[names[folder]]
-    return found
-
-
-def _find_journal_folders(journal: ImportJournal) -> set[Path]:
-    """The folders of the audio files of a source, as far as they are still there."""
-    text, media = Path(str(journal.source.get("text"))), journal.source.get("media")
-    if journal.source.get("kind") == "folder":
-        return {text}
-    if media:
-        return {Path(str(media)).parent}
-    paths = (find_audio_file(list_folder(text), name) for name in journal.sounds or {})
-    return {path.resolve().parent for path in paths if path is not None}
-
-
 def _find_source_change(
     source: ImportSource,
     journal: ImportJournal,
@@ -484,6 +364,8 @@ class DataImportResult:
                 "If two people read the same sentences, no action is needed."
             )
             found.append(finding("source-doubled", format_names(copied), where=self.dataset, cure=cure))
+        if shared := self._find_shared_speaker_names():
+            found.append(finding("speakers-same-name", format_names(shared), where=self.dataset))
         # `graft` refuses texts in another script; so early, it is still only a warning.
         used = [clip for one in self.journals for clip in one.clips if clip.is_used]
         own = [clip.text for clip in used if is_same_language(clip.language, self.language)]
@@ -496,6 +378,22 @@ class DataImportResult:
             kept = f"{len(left):,} of {pluralize(len(used), 'text')} keep digits, the first {shown!r:.40}"
             cure = f"{CATALOGUE['text-digits'].cure} Then import again with --reimport."
             found.append(finding("text-digits", kept, where=self.dataset, cure=cure))
+        return found
+
+    def _find_shared_speaker_names(self) -> list[str]:
+        """Speakers that --speaker-from has named after folders or files of several places."""
+        folders = {journal.recording: journal.source_folder for journal in self.journals}
+        places: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        for one in self.source_results:
+            if one.speaker_origin.endswith(SET_BY_SPEAKER_FROM) and one.recording in folders:
+                place = tuple(part for part in folders[one.recording].parts if not re.fullmatch(PARTS, part))
+                for name in one.speakers:
+                    places[name].add(place)
+        found = []
+        for name, own in places.items():
+            if len(own) > 1:
+                first, second = ("/".join(place[-2:]) for place in sorted(own)[:2])
+                found.append(f"{name} is in {len(own)} folders, such as {first} and {second}")
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -588,7 +486,6 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
     with dataset.locked():
         dataset.reconcile_published()
         plan = _plan_import(dataset, sources, options, again, verify=again.verify)
-        plan.tasks = _tell_names_apart(dataset, plan.tasks, options)
         with progress.progress_task("importing sources", len(plan.tasks)) as advance:
             for result in _run_import_tasks(dataset, plan.tasks, options, settings.workers or os.cpu_count() or 1):
                 results.append(result)

@@ -110,6 +110,9 @@ class SourceImportResult:
     """Where the speaker names come from, in words."""
 
 
+SET_BY_SPEAKER_FROM = "set by --speaker-from"
+
+
 @dataclass(frozen=True, slots=True)
 class ImportTask:
     """One source to import, and what is known about it."""
@@ -248,9 +251,7 @@ def _describe_speaker_origin(
     if options.speaker:
         return "set by --speaker"
     if options.speaker_from != "auto":
-        apart = source.folder_speakers if options.speaker_from == "folder" else source.apart or source.voices
-        again = "; those of the same name in several folders are told apart by the folders above" if apart else ""
-        return f"one per {options.speaker_from}, set by --speaker-from{again}"
+        return f"one per {options.speaker_from}, {SET_BY_SPEAKER_FROM}"
     if source.kind == "subtitles":
         has_labels = any(clip.speaker != recording for clip in clips)
         return "labels in the subtitles" if has_labels else "one per recording with subtitles"
@@ -332,17 +333,12 @@ def _segments_from_subtitles(
     media = MediaReader(source.media, options.rate)
     voice = SileroVad(options.rate) if options.activity == "silero" else None
     how = replace(options.cut, language=options.language)
-    who = _folder_speaker(source, source.media) if options.speaker_from == "folder" else recording
+    who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
     for cut, samples in cut_segments(RollingAudioBuffer(media.blocks(), options.rate, voice), cues, how):
         speaker = f"{recording}:{cut.speaker}" if cut.speaker else who
         cut = replace(_reject_not_finite(cut, media), speaker=speaker)
         yield cut, samples, recording, options.language, name, {}
     problems += [*_missing_problems(media, source.media.name), *_decode_problems(media, source.media.name)]
-
-
-def _folder_speaker(source: ImportSource, media: Path) -> str:
-    folder = media.resolve().parent
-    return dict(source.folder_speakers).get(str(folder), folder.name)
 
 
 def _reject_not_finite(cut: Cue, media: MediaReader) -> Cue:
@@ -379,8 +375,6 @@ def _segments_from_list(
     """Clips of a list, as long as its rows say: they were cut before."""
     rows: Iterable[TranscriptRow] = _read_source_rows(source, options, problems)
     known: dict[int, str] = {}
-    apart = {(folder, name): own for folder, name, own in source.apart}
-    voices = {**apart, **{(folder, name): own for folder, name, own in source.voices}}
     if source.kind != "columns":  # rows that hold their audio must never all be in memory
         rows = list(rows)
         known = infer_recordings(rows)
@@ -392,14 +386,12 @@ def _segments_from_list(
         heard = () if has_speech(samples, options.rate) else (NO_SPEECH,)
         marks = (*length_reasons(end - row.start, options.cut), *heard, *(() if is_whole else (NO_PAUSE,)))
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
-        folder, label = str(media.path.resolve().parent), own
-        own = own if row.recording else apart.get((folder, label), own)
         own = recording if source.tree else own  # the chapter
         who = {
             "auto": _default_speaker(source, recording),
-            "folder": _folder_speaker(source, media.path),
-            "recording": own if row.recording or source.tree else voices.get((folder, label), own),
-            "file": voices.get((folder, media.path.stem), media.path.stem),
+            "folder": media.path.resolve().parent.name,
+            "recording": own,
+            "file": media.path.stem,
         }
         speaker, original_text = row.speaker or who[options.speaker_from], row.original_text or row.text
         cut = Cue(row.start, end, row.text, line, line, speaker, original_text, marks)

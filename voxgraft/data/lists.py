@@ -460,7 +460,7 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
     usual_width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
     # Most rows say which column has the file names. Line 1 may be a header in another language.
     audio_at = None if has_header else _find_file_column(rows[1:])
-    has_foreign_header = audio_at is not None and not any(map(_is_file_name, head))
+    has_foreign_header = audio_at is not None and not any(_is_file_name(cell) or _is_place(cell) for cell in head)
     triples = [values for values in rows if len(values) == 3]
     # The last column of LJSpeech's copies (audio|text|speaker), the second of Piper's (audio|speaker|text).
     has_speaker_last = _is_speaker_column([values[2] for values in triples])
@@ -525,6 +525,11 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
 
 def _is_file_name(cell: str) -> bool:
     return cell.lower().endswith(MEDIA_SUFFIXES)
+
+
+def _is_place(cell: str) -> bool:
+    """Whether it is a path from the root, or one that leaves its folder: no name of a column looks like this."""
+    return bool(re.match(r"[A-Za-z]:[\\/]|[\\/]", cell)) or ".." in re.split(r"[\\/]", cell)
 
 
 def _find_file_column(rows: Sequence[Sequence[str]]) -> int | None:

@@ -1,4 +1,4 @@
-"""Names of files and folders: find them as people write them, and tell folders of the same name apart.
+"""Find files whose names are written in another Unicode form, or in upper instead of lower case.
 
 macOS writes `Ş` as two characters where a list has one: both look the same, and only a comparison of normalized names
 finds the file. Other case is a likely slip, so it counts only if exactly one file can be meant.
@@ -7,11 +7,10 @@ finds the file. Other case is a likely slip, so it counts only if exactly one fi
 from __future__ import annotations
 
 import os
-import re
 import time
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,8 +20,6 @@ from voxgraft.core.files import is_file, is_folder
 # A folder that changed this recently can change again within the resolution of its mtime.
 MIN_LISTING_AGE_SECONDS = 2.0
 MAX_FOLDERS_IN_MEMORY = 64
-# Folders for parts of one dataset: `train/anna` and `test/anna` are one person.
-PARTS = "train|training|test|testing|dev|eval|val|valid|validation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +59,6 @@ def describe_alike(files: Iterable[Path]) -> str:
     is_form = len({normalize_name(name) for name in names}) < len(names)
     kind = "Unicode form (composed or decomposed letters)" if is_form else "upper and lower case"
     return f"{', '.join(names)} differ only in {kind}"
-
-
-def folder_identity(folder: Path) -> tuple[str, ...]:
-    """Its path without folders for parts of a dataset above it."""
-    *above, last = folder.parts
-    return (*(part for part in above if not re.fullmatch(PARTS, part)), last)
-
-
-def name_folders(folders: Iterable[Path], known: Mapping[tuple[str, ...], str]) -> dict[Path, str]:
-    """A name for each folder: its own; if several have that name, the name of its parent, or both.
-
-    `known` folders, by their identity, keep their names. No two folders get one name.
-    """
-    places = {folder: folder_identity(folder) for folder in folders}
-    everywhere = {*places.values(), *known}
-    by_last: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-    for place in everywhere:
-        by_last[place[-1]].append(place)
-    inside = Counter(place[:end] for place in everywhere for end in range(1, len(place) + 1))
-    names = dict(known)
-    new = sorted(everywhere - known.keys())
-    taken = {*known.values(), *(place[-1] for place in new if len(by_last[place[-1]]) == 1)}
-    for place in new:
-        rivals = [other for other in by_last[place[-1]] if other != place]
-        if not rivals and place[-1] not in known.values():
-            names[place] = place[-1]
-            continue
-        depth = next((at for at in range(1, len(place)) if all(place[~at:] != one[~at:] for one in rivals)), 1)
-        whole = "-".join(place[~depth:]).strip(os.sep)
-        # `anna/set1` is Anna if nothing else is below `anna`.
-        alone = [place[~depth].strip(os.sep)] if depth < len(place) and inside[place[:-depth]] == 1 else []
-        numbered = (f"{whole}-{number}" for number in range(2, len(everywhere) + 3))
-        names[place] = next(name for name in (*alone, whole, *numbered) if name and name not in taken)
-        taken.add(names[place])
-    return {folder: names[place] for folder, place in places.items()}
 
 
 def iter_alike(wanted: Iterable[Path], *, any_case: bool) -> Iterator[Path]:

@@ -46,7 +46,7 @@ from voxgraft.data.lists import (
     read_transcript_list,
 )
 from voxgraft.data.manifest import MANIFEST_NAME, SourceProblem
-from voxgraft.data.names import PARTS, FileMatch, describe_alike, iter_alike, normalize_name
+from voxgraft.data.names import FileMatch, describe_alike, iter_alike, normalize_name
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES, is_label_track
 
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
@@ -63,6 +63,8 @@ _LANGUAGE_SUFFIXES = (
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})[-_](?:[A-Za-z]{2,4}|\d{3})$"),
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})$"),
 )
+# Folders for parts of one dataset: `train/anna` and `test/anna` are one person.
+PARTS = "train|training|test|testing|dev|eval|val|valid|validation"
 DATASET_FILES = ("problems.jsonl", "measures.jsonl", "heard.jsonl", "report.html", "report.json")
 DATASET_FOLDERS = ("imports", "clips", "transcripts")
 # What the Hugging Face datasets library writes beside its columns.
@@ -99,26 +101,10 @@ class ImportSource:
     roots: tuple[Path, ...] = ()
     """Folders beside its own in which a list may name audio files: those that the user named."""
 
-    apart: tuple[tuple[str, str, str], ...] = ()
-    """Names of recordings that files of other folders have, too: folder, name there, and the name to use."""
-    voices: tuple[tuple[str, str, str], ...] = ()
-    """Likewise the speakers that are named after recordings which keep their shared names."""
-    folder_speakers: tuple[tuple[str, str], ...] = ()
-    """Speakers of folders that share their name with others."""
-
     @property
     def folder(self) -> Path:
         """The folder that names of audio files are relative to."""
         return self.text if self.kind == "folder" else list_folder(self.text)
-
-    @property
-    def audio_files(self) -> list[tuple[str, Path]]:
-        """Its audio files as far as they are known, by the names in its rows."""
-        if self.kind == "folder":
-            return [(path.name, path) for path in self.files]
-        if self.media is not None:
-            return [(self.media.name, self.media)]
-        return [(name, path) for name, path in self.sounds if path is not None]
 
     @property
     def name(self) -> str:
@@ -164,10 +150,7 @@ class ImportSource:
 
     def to_json(self) -> dict[str, Any]:
         media = None if self.media is None else str(self.media.resolve())
-        place = {"kind": self.kind, "text": str(self.text.resolve()), "media": media}
-        names = {"apart": self.apart, "voices": self.voices, "folder_speakers": self.folder_speakers}
-        # As JSON reads them back: a journal is compared with this.
-        return {**place, **{name: [list(one) for one in values] for name, values in names.items() if values}}
+        return {"kind": self.kind, "text": str(self.text.resolve()), "media": media}
 
 
 def sanitize_name(name: str) -> str:
