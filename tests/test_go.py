@@ -600,6 +600,54 @@ def test_clip_files_that_are_missing_or_broken_are_written_again(run: Path) -> N
     assert ran(gone(run, until="import")) == []
 
 
+def test_an_edited_clip_stays_where_another_one_is_made_again(run: Path) -> None:
+    folder = DatasetFolder(run / "data")
+    edited, gone_path = [clip.resolve_audio(folder.folder) for clip in folder.clips()][:2]
+    before = gone_path.read_bytes()
+    samples, rate = soundfile.read(edited)
+    soundfile.write(edited, samples / 2, rate)
+    kept = edited.read_bytes()
+    gone_path.unlink()
+    assert ran(gone(run, until="import")) == ["import"]
+    assert (edited.read_bytes(), gone_path.read_bytes()) == (kept, before)
+    # With --reimport it is made again, too.
+    assert ran(gone(run, until="import", reimport=True)) == ["import"]
+    assert edited.read_bytes() != kept
+
+
+def test_a_clip_that_cannot_be_cut_again_is_tried_once(run: Path) -> None:
+    folder = DatasetFolder(run / "data")
+    clip = next(iter(folder.clips()))
+    path, journal = clip.resolve_audio(folder.folder), next(one for one in folder.journals() if clip.id in one.ids)
+    before, whole = path.read_bytes(), journal.path.read_text(encoding="utf-8")
+    # As another version of the cutting rules would have cut it.
+    moved = replace(clip, start=clip.start + 0.01)
+    lines = [
+        json.dumps({"clip": moved.to_json()}) if f'"id": "{clip.id}"' in one else one for one in whole.splitlines()
+    ]
+    journal.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.unlink()
+    assert ran(gone(run, until="import")) == ["import"]
+    assert not path.exists()
+    assert ran(gone(run, until="import")) == []
+    # --reimport tries again, and what it makes is looked after again.
+    later = journal.path.read_text(encoding="utf-8").replace(json.dumps(moved.to_json()), json.dumps(clip.to_json()))
+    journal.path.write_text(later, encoding="utf-8")
+    for asked in (True, False):
+        assert ran(gone(run, until="import", reimport=asked)) == ["import"]
+        assert path.read_bytes() == before
+        path.unlink()
+
+
+def test_sources_that_cannot_be_read_are_not_called_missing(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    edit(run, "data", sources=[str(tmp_path / "empty")])
+    result = gone(run)
+    assert ran(result) == []
+    assert "missing" not in why(result, "import")
+    assert "contains no recording with a text; " in why(result, "import")
+
+
 def test_the_fix_for_clips_without_a_file_names_the_command_that_writes_them(
     prepared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -661,6 +709,39 @@ def test_a_trained_graft_with_a_broken_file_gets_its_trained_rows_again(run: Pat
     with pytest.raises(VoxgraftError) as caught:
         gone(run)
     assert caught.value.code == "graft-broken"
+
+
+def test_a_trained_graft_without_its_card_is_replaced_by_the_same_one_or_not_at_all(run: Path) -> None:
+    (run / "graft" / "graft.json").unlink()
+    tokenizer = (run / "graft" / "tokenizer.json").read_bytes()
+    previous = listing(run / "graft.previous")
+
+    def refused() -> VoxgraftError:
+        before = listing(run / "graft")
+        with pytest.raises(VoxgraftError) as caught:
+            gone(run)
+        assert (listing(run / "graft"), listing(run / "graft.previous")) == (before, previous)
+        return caught.value
+
+    # Settings that give another tokenizer; without the card that shows once it is made.
+    edit(run, "tokenizer", min_count=2)
+    assert refused().code == "trained-otherwise"
+    (run / "graft" / "tokenizer.json").unlink()
+    error = refused()
+    assert (error.code, "nothing was replaced" in error.finding.expected) == ("trained-otherwise", True)
+    assert "--when-changed fresh" in error.finding.cure
+    # The rows on disk belong to another tokenizer than the saved steps.
+    edit(run, "tokenizer", min_count=5)
+    (run / "graft" / "tokenizer.json").write_bytes(tokenizer + b" ")
+    assert refused().code == "trained-otherwise"
+    assert survey_stages(GoSettings(run=run), ["graft"])[0].state == "blocked"
+    (run / "graft" / "tokenizer.json").write_bytes(tokenizer)
+    assert ran(gone(run, until="train")) == ["graft", "check", "train"]
+    # The fix in the message works.
+    (run / "graft" / "graft.json").unlink()
+    edit(run, "tokenizer", min_count=2)
+    assert ran(gone(run, until="train", when_changed="fresh")) == ["graft", "prepare", "check", "train"]
+    assert "trained" in load_graft(run / "graft").card.method
 
 
 def test_an_untrained_graft_with_a_broken_file_is_created_again(prepared: Path) -> None:

@@ -59,7 +59,8 @@ class ImportJournal:
     """What is known about one source: where it comes from, its clips so far, and whether it is done.
 
     The file is JSON lines with one key each: `source`, `file`, `sounds`, `again`, then per clip `clip` and `sum`, at
-    the end `problem` and `done` (or `failed` and `failure`), and `published` once the manifest holds the clips.
+    the end `problem` and `done` (or `failed` and `failure`), and `published` once the manifest holds the clips. `lost`
+    is a clip whose file could not be cut again.
     """
 
     path: Path
@@ -75,6 +76,8 @@ class ImportJournal:
     """File names, where the source is a part of a folder."""
     sounds: dict[str, AudioStamp | None] | None = None
     """Of a list: stamps of its audio files at import time. None in journals of older versions."""
+    lost: set[str] = field(default_factory=set)
+    """Ids of clips whose source no longer gives them, so that their files cannot be made again."""
     is_reimport: bool = False
     """Whether the manifest may hold clips of an earlier import of this source, which these replace."""
 
@@ -108,7 +111,7 @@ class ImportJournal:
     ) -> None:
         """Start a new journal in place of the old one."""
         self.source, self.files, self.sounds, self.is_reimport = dict(source), set(files), dict(sounds or {}), again
-        self.clips, self.problems, self.ids, self.sums = [], [], set(), {}
+        self.clips, self.problems, self.ids, self.sums, self.lost = [], [], set(), {}, set()
         self.is_done = self.is_published = False
         entries: list[Mapping[str, Any]] = [{"source": self.source}]
         entries += [{"file": name} for name in sorted(self.files)]
@@ -132,13 +135,24 @@ class ImportJournal:
             self.ids.add(clip.id)
             entries.insert(0, {"clip": clip.to_json()})
         self.sums[clip.id] = written
+        self.lost.discard(clip.id)
         self._append(*entries)
 
+    def give_up(self, names: Iterable[str]) -> None:
+        """Record clips whose files cannot be made again from their source as it is."""
+        new = sorted(set(names) - self.lost)
+        self.lost.update(new)
+        if new:
+            self._append(*({"lost": name} for name in new))
+
     def damaged(self, folder: Path, *, quick: bool = False) -> Iterator[ManifestClip]:
-        """Clips whose files are missing, or do not hold what was written (`quick`: are of no use, by their size)."""
+        """Clips whose files are missing, or do not hold what was written.
+
+        `quick`: whose files are of no use, by their size, and could be made again.
+        """
         for clip in self.clips:
             if quick:
-                if not is_clip_usable(folder / clip.audio, self.sums.get(clip.id)):
+                if clip.id not in self.lost and not is_clip_usable(folder / clip.audio, self.sums.get(clip.id)):
                     yield clip
             elif not is_clip_intact(
                 folder / clip.audio, round(clip.seconds * clip.sample_rate), self.sums.get(clip.id)
@@ -220,6 +234,9 @@ def read_import_journal(path: Path) -> ImportJournal:
                 if not isinstance(numbers, list) or list(map(type, numbers)) != [int, int]:
                     raise FileError("manifest-line", f"{numbers!r:.80} is not a file size and a checksum")
                 journal.sums[name] = (numbers[0], numbers[1])
+                journal.lost.discard(name)
+        elif kind == "lost" and isinstance(value, str):
+            journal.lost.add(value)
         elif kind in ("problem", "failure"):
             (found if kind == "problem" else failures).append(SourceProblem.from_json(value))
         elif kind == "failed":

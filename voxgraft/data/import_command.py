@@ -119,6 +119,10 @@ class ReimportPolicy:
     asked: frozenset[str] | None = None
     """Explicitly given options: a difference to the first import is reported, not ignored. None: all."""
     cure: str = "run the same command again with --reimport."
+    verify: bool = True
+    """Whether every clip file is read, and all with another content are made again: also clips that a user edited.
+    Otherwise only files that are missing or cannot be used are.
+    """
 
 
 def doubled_sources(dataset: DatasetFolder, results: Iterable[SourceImportResult]) -> list[DoubledSource]:
@@ -549,7 +553,7 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
     with dataset.locked():
         dataset.reconcile_published()
         unused = _mention_imported_lists(dataset, unused, sources)
-        plan = _plan_import(dataset, sources, options, again, verify=True)
+        plan = _plan_import(dataset, sources, options, again, verify=again.verify)
         with progress.progress_task("importing sources", len(plan.tasks)) as advance:
             for result in _run_import_tasks(dataset, plan.tasks, options, settings.workers or os.cpu_count() or 1):
                 results.append(result)

@@ -187,12 +187,12 @@ def _rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceIm
     with dataset.worker_lock():
         journal = read_import_journal(dataset.journal_path(recording))
         before = {clip.id: clip for clip in journal.clips if clip.id in task.damaged}
-        left, problems = dict(before), []
+        left, problems, skipped = dict(before), list[SourceProblem](), list[SourceProblem]()
         try:
             values = journal.source["options"]
             options = ImportOptions(**{**values, "cut": CutOptions(**values["cut"])})
             ids = _ClipIdAllocator(recording, journal.clips)
-            for clip, samples in _iter_source_clips(source, ids, options, []):
+            for clip, samples in _iter_source_clips(source, ids, options, skipped):
                 old = left.get(clip.id)
                 if old is not None and all(getattr(old, name) == getattr(clip, name) for name in _CUT_FIELDS):
                     journal.add(old, write_clip_audio(dataset.folder / old.audio, samples, options.rate))
@@ -205,6 +205,9 @@ def _rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceIm
             problems.append(SourceProblem.of(error, file))
         except (KeyError, TypeError, ValueError):  # the journal holds options of another version
             pass
+        # Where the whole source was read, another try would find the same. Recordings that are missing may come back.
+        if not problems and not any(one.code.startswith(("media-", "file-")) for one in skipped):
+            journal.give_up(left)
         for code, names in (("clip-remade", before.keys() - left.keys()), ("clip-damaged", left.keys())):
             if names:
                 found = f"{pluralize(len(names), 'clip file')} missing or damaged: {format_names(sorted(names))}"

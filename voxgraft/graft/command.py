@@ -6,6 +6,7 @@ Also the reports about additions, proofs, rows and growth that the `tokenizer` c
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from voxgraft.config.commands import (
     TokenizerTrainSettings,
 )
 from voxgraft.config.run import RowSettings
-from voxgraft.core.errors import CheckpointError, ConfigError, TextError, TokenizerError
+from voxgraft.core.errors import CheckpointError, ConfigError, GraftError, TextError, TokenizerError
 from voxgraft.core.files import (
     atomic_write,
     atomic_write_folder,
@@ -195,8 +196,11 @@ class GraftResult:
         return [*lines, f"next: voxgraft check {shlex.quote(str(self.folder.parent))}"]
 
 
-def graft(settings: GraftSettings) -> GraftResult:
-    """Tokenizer, proof and rows of one run in one go. Nothing is written unless the proof holds."""
+def graft(settings: GraftSettings, trained: Mapping[str, Any] | None = None) -> GraftResult:
+    """Tokenizer, proof and rows of one run in one go. Nothing is written unless the proof holds.
+
+    `trained` is the identity of saved steps whose rows the graft is to get: one that they do not fit is not written.
+    """
     base_folder, language = settings.base, settings.language
     if base_folder is None or language is None:
         missing = "base" if base_folder is None else "language"
@@ -232,6 +236,13 @@ def graft(settings: GraftSettings) -> GraftResult:
         new_rows = build_new_rows(checkpoint, text_encoder, settings.rows)
     folder = settings.run / "graft"
     base_card = describe_base(text_encoder, files)
+    now = {
+        "tokenizer_sha256": grown.sha256,
+        "base_sha256": base_card["checkpoint_sha256"],
+        "num_rows": counts.new_pieces,
+    }
+    if trained is not None and any(trained.get(name) != value for name, value in now.items()):
+        raise other_graft_error(folder)
     write_graft_folder(folder, text_encoder, base_card, new_rows, settings.rows, proof)
     # RUN/card.json: what the run was made from.
     run, hashes = settings.run.resolve(), {}
@@ -249,6 +260,18 @@ def graft(settings: GraftSettings) -> GraftResult:
     }
     write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)
     return GraftResult(chosen, grown.sha256, learned, texts, proof, counts, new_rows.methods, new_rows.samples, folder)
+
+
+def other_graft_error(folder: Path) -> GraftError:
+    """A damaged graft whose replacement would not fit the rows that were trained."""
+    found = "the graft is damaged, and cannot be created again as it was trained: its tokenizer is another one now"
+    expected = "the texts, settings and base of the training; nothing was replaced"
+    cure = (
+        f"restore the texts and the settings of the run as they were, or {folder.name}/ from a copy. "
+        f"`voxgraft go {shlex.quote(str(folder.parent))} --when-changed fresh` creates another graft and trains it "
+        "from the start."
+    )
+    return GraftError("trained-otherwise", found, expected=expected, where=folder, cure=cure)
 
 
 def describe_base(text_encoder: TextEncoder, files: BaseFiles) -> dict[str, Any]:

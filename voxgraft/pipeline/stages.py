@@ -64,7 +64,7 @@ from voxgraft.evaluation.report import SCORES_NAME
 from voxgraft.evaluation.sentences import load_sentence_sets
 from voxgraft.export.command import ExportResult, choose_export_kind, export
 from voxgraft.export.share import EXPORT_CARD_NAME, read_terms
-from voxgraft.graft.command import graft
+from voxgraft.graft.command import GraftResult, graft, other_graft_error
 from voxgraft.graft.folder import (
     GRAFT_CARD_NAME,
     MERGED_CARD_NAME,
@@ -173,16 +173,16 @@ def _decide_import(work: PipelineContext) -> StageDecision:
         return StageDecision(False, "run.yaml has no data.sources", has_input=dataset.has_manifest)
     missing_paths = [path for path in source_paths if not path_exists(path)]
     used = sum(clip.is_used for clip in dataset.clips())
-    missing = f"note: sources are missing ({format_names([str(path) for path in missing_paths or source_paths])})"
+    missing = f"note: sources are missing ({format_names([str(path) for path in missing_paths])})"
     there = f"{pluralize(used, 'clip')} in {dataset.folder}"
     settings, policy = _import_settings(work)
     try:
         existing_paths = source_paths if not used else [path for path in source_paths if path not in missing_paths]
         sources, unused = find_sources(existing_paths, work.language, encoding=settings.encoding)
-    except VoxgraftError:
+    except VoxgraftError as error:
         if not used:
             raise
-        return StageDecision(False, f"{missing}; {there}")
+        return StageDecision(False, f"{f'note: {error.finding.found}' if existing_paths else missing}; {there}")
     if not dataset.has_manifest:
         summary = f"{pluralize(len(sources), 'source')} with texts, and"
         return StageDecision(True, f"{summary} no clips yet", f"{summary} there were no clips yet")
@@ -235,7 +235,9 @@ def _import_settings(work: PipelineContext) -> tuple[DataImportSettings, Reimpor
         f"{again} --reimport` imports it again; clips that stay the same keep their ids and splits. "
         f"{again} --when-changed keep` uses the clips as they are."
     )
-    return settings, replace(build_reimport_policy(settings), keep=work.go_settings.when_changed == "keep", cure=cure)
+    keep, policy = work.go_settings.when_changed == "keep", build_reimport_policy(settings)
+    # A clip that a user edited stays as it is, unless everything is to be imported again.
+    return settings, replace(policy, keep=keep, cure=cure, verify=policy.changed)
 
 
 def _decide_split(work: PipelineContext) -> StageDecision:
@@ -366,6 +368,8 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
         if is_trained and not starts_over:
             if changed or not has_steps:
                 raise  # its rows cannot be had again: a person decides
+            if card is None and work.go_settings.when_changed != "fresh":
+                _require_trained_tokenizer(work, _read_trained_identity(work) or {})
             # The same graft is made again, and `train` then writes what the saved steps hold into it.
             return StageDecision(True, f"{found}; `train` restores the trained rows from steps/", is_stale=True)
         return StageDecision(True, found, is_stale=True)
@@ -373,6 +377,27 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
     if not changed:
         return StageDecision(False, f"{card.num_rows:,} rows, created from these texts, settings and base")
     return work.changed(changed[0]) if is_trained else StageDecision(True, changed[0], is_stale=True)
+
+
+def _read_trained_identity(work: PipelineContext) -> dict[str, Any] | None:
+    """What the newest saved step belongs to; None where nothing was trained."""
+    step = work.last_step
+    return dict(read_step_values(step)["identity"]) if step is not None and step.step > 0 else None
+
+
+def _require_trained_tokenizer(work: PipelineContext, identity: Mapping[str, Any]) -> None:
+    """Raise if the tokenizer of a graft without a card is not that of the saved steps: its rows are not in them."""
+    for path in sorted(work.run.graft.glob("tokenizer.*")):
+        if compute_sha256(path) != identity.get("tokenizer_sha256"):
+            raise other_graft_error(work.run.graft)
+
+
+def _run_graft(work: PipelineContext) -> GraftResult:
+    # A trained graft that is damaged is replaced by one that the trained rows fit, or not at all.
+    replaces = work.go_settings.when_changed != "fresh" and (
+        work.card is not None or is_file(work.run.graft / ROWS_NAME)
+    )
+    return graft(work.command_settings(GraftSettings), _read_trained_identity(work) if replaces else None)
 
 
 def _decide_check(work: PipelineContext) -> StageDecision:
@@ -690,7 +715,7 @@ PipelineStage = tuple[Callable[[PipelineContext], StageDecision], Callable[[Pipe
 PIPELINE_STAGES: dict[StageName, PipelineStage] = {
     "import": (_decide_import, lambda work: data_import(*_import_settings(work))),
     "split": (_decide_split, _run_split),
-    "graft": (_decide_graft, lambda work: graft(work.command_settings(GraftSettings))),
+    "graft": (_decide_graft, _run_graft),
     "prepare": (_decide_prepare, lambda work: prepare(load_command_settings(PrepareSettings, work.run))),
     "check": (_decide_check, lambda work: check(work.command_settings(CheckSettings))),
     "train": (
