@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from tools.random_bases import random_condition
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Family, TokenSequence, build_sequence
 from voxgraft.models.generate import GenerationPrompt
@@ -54,8 +54,7 @@ class Case:
         return model, gate
 
     def condition(self, model: SpeechModel, seed: int) -> Any:
-        made: Any = import_module(f"tools.random_bases.{self.family.name}").random_condition
-        return made(model, np.random.default_rng(seed))
+        return random_condition(self.family.name, model, np.random.default_rng(seed))
 
 
 CLONING_TINY = "tiny-cloning"

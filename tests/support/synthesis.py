@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from tools.random_bases import random_condition
 from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import GraftSettings, NewSettings, SpeakSettings
@@ -63,9 +64,7 @@ def prompts(
 
 
 def _condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    family = type(model).__module__.split(".")[2]  # voxgraft.models.FAMILY.model
-    made: Any = import_module(f"tools.random_bases.{family}").random_condition
-    return made(model, draw)
+    return random_condition(type(model).__module__.split(".")[2], model, draw)  # voxgraft.models.FAMILY.model
 
 
 def _fill(model: SpeechModel, seed: int) -> None:

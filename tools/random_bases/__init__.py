@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from voxgraft.core.errors import FileError
 from voxgraft.core.files import atomic_write, atomic_write_folder, is_folder, path_exists
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
+
+if TYPE_CHECKING:
+    from voxgraft.models.speech_model import SpeechModel
 
 Shape = tuple[int, ...]
 RandomDtype = Literal["F32", "F16", "BF16"]
@@ -177,3 +180,9 @@ def _random_tensor_bytes(name: str, shape: Shape, blocks: BlockGenerator, dtype:
             yield from_float32(block, dtype).tobytes()
 
     return TensorBytes(dtype, shape, chunks)
+
+
+def random_condition(family_name: str, model: SpeechModel, draw: np.random.Generator) -> Any:
+    """A random voice, as the family's model takes it."""
+    made: Any = import_module(f"tools.random_bases.{get_family(family_name).name}").random_condition
+    return made(model, draw)

@@ -487,7 +487,7 @@ class _SourceFinder:
             if film is None and path.suffix.lower() == ".txt":  # Audacity's own name for the file is `Label Track.txt`
                 beside = [one for one in films if one.parent == path.parent]
                 film = beside[0] if len(beside) == 1 else None
-            whole = find_sidecar(film) if film and is_annotation else None
+            whole = find_sidecar(film, self.listings) if film and is_annotation else None
             if film is not None and whole is not None and whole != path:
                 self._report("source-unknown", f"{path.name} was skipped: {whole.name} has the whole text", path)
             elif film is None and match.alike:
